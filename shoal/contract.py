@@ -1,0 +1,132 @@
+"""What a process is told: the words between server and shepherd, and the environment a rank wakes up in.
+
+Writer and reader use this one file. Standard library only, Python 3.9 or newer, because the shepherd carries it to
+any node and a rank may run in any interpreter.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from dataclasses import asdict, dataclass, field
+from hashlib import sha256
+from typing import Any, Dict, List, Optional
+
+PROTOCOL = 1
+
+# Every process of a gang carries this variable: what still has it after the shepherd is gone is swept up.
+GANG = "SHOAL_GANG"
+JOB = "SHOAL_JOB"
+ATTEMPT = "SHOAL_ATTEMPT"
+ROLE = "SHOAL_ROLE"
+INDEX = "SHOAL_INDEX"  # among the processes of the role
+RANK = "SHOAL_RANK"  # workers only
+SIZE = "SHOAL_SIZE"  # number of workers
+MEMBER = "SHOAL_MEMBER"  # worker-1, server-0
+NODE = "SHOAL_NODE"
+ROSTER = "SHOAL_ROSTER"  # path of the roster file; rewritten in place when the roster changes
+INPUTS = "SHOAL_INPUTS"  # folder that holds one folder per input
+OUTPUTS = "SHOAL_OUTPUTS"  # folder whose content goes to `outputs:`
+STRATEGY = "SHOAL_STRATEGY"
+SHARED = "SHOAL_SHARED"  # the attempt's shared-memory folder on this node
+PORT_PREFIX = "SHOAL_PORT_"  # SHOAL_PORT_<NAME>: a port reserved for this process
+SECRET = "SHOAL_SECRET"  # what peers inside the gang prove to each other
+
+# What a rank inherits from the machine; everything else is declared.
+INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "USER", "LOGNAME", "TMPDIR")
+
+DIRECTIVES = ("launch", "stop", "kill", "restart", "roster", "stacks", "leave")
+AUTH_SCHEME = "Gang"
+
+
+def gang_secret(server_secret: str, key: str) -> str:
+    """The secret of one attempt: derived, so that nothing needs to be stored and a repeated start gives the same."""
+    return hmac.new(server_secret.encode(), key.encode(), sha256).hexdigest()
+
+
+@dataclass(frozen=True)
+class Seat:
+    """One process a shepherd will start, before anyone knows its peers: its name and the ports to reserve for it."""
+
+    name: str
+    role: str
+    ports: List[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Task:
+    """All a shepherd is told when it is started; kept in a file of mode 0600."""
+
+    server: str
+    fingerprint: Optional[str]  # sha256 of the server's certificate, when it is self-signed
+    key: str
+    secret: str
+    node: str
+    host: str  # the address peers reach this node at
+    folder: str  # the gang's folder: lock, spool, roster, shared memory note
+    work: str  # where the ranks start
+    seats: List[Seat]
+    log_limit: int  # bytes kept per rank, head and tail
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Task:
+        raw = json.loads(text)
+        return cls(**{**raw, "seats": [Seat(**seat) for seat in raw["seats"]]})
+
+
+@dataclass(frozen=True)
+class Member:
+    """One process of the gang, as its peers know it."""
+
+    name: str
+    role: str
+    index: int
+    node: str
+    address: str
+    ports: Dict[str, int]
+    local: int = 0  # its number among the processes of its role on its node
+    slot: int = 0  # which of the role's slots (a worker with four GPUs is one slot, four members)
+    state: str = "up"
+
+
+@dataclass(frozen=True)
+class Roster:
+    """Who is in the gang. The version grows when ranks leave or come back."""
+
+    version: int
+    key: str
+    members: List[Member]
+
+    def role(self, name: str) -> List[Member]:
+        return [member for member in self.members if member.role == name]
+
+    def find(self, name: str) -> Member:
+        return next(member for member in self.members if member.name == name)
+
+    def to_json(self) -> str:
+        return json.dumps(
+            {"version": self.version, "key": self.key, "members": [asdict(m) for m in self.members]}
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Roster:
+        raw = json.loads(text)
+        return cls(raw["version"], raw["key"], [Member(**member) for member in raw["members"]])
+
+
+@dataclass(frozen=True)
+class Process:
+    """One rank to start: the whole command and environment, and the limits to put around it."""
+
+    name: str
+    argv: List[str]
+    env: Dict[str, str]
+    memory: Optional[int] = None  # bytes
+    cpu: Optional[float] = None  # cores; a weight unless cpu_quota
+    cpu_quota: bool = False
+
+    def to_dict(self) -> Dict[str, Any]:
+        return asdict(self)

@@ -1,0 +1,101 @@
+"""Where Shoal keeps its things on a machine: the folders under SHOAL_HOME, and the note the running server leaves there."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+HOME_VARIABLE = "SHOAL_HOME"
+
+
+@dataclass(frozen=True)
+class ServerNote:
+    """What server.json says: enough to reach the running server, nothing secret."""
+
+    url: str
+    pid: int
+    version: str
+    started_at: float
+    fingerprint: str | None = None
+
+
+@dataclass(frozen=True)
+class Home:
+    """The folders and files under one SHOAL_HOME. Knows names, creates on demand, owner-only."""
+
+    root: Path
+
+    @classmethod
+    def here(cls) -> Home:
+        return cls(Path(os.environ.get(HOME_VARIABLE) or Path.home() / ".shoal").expanduser().absolute())
+
+    @property
+    def database(self) -> Path:
+        return self.root / "home.db"
+
+    @property
+    def note_file(self) -> Path:
+        return self.root / "server.json"
+
+    @property
+    def token_file(self) -> Path:
+        return self.root / "token"
+
+    @property
+    def config_file(self) -> Path:
+        return self.root / "config.toml"
+
+    @property
+    def server_log(self) -> Path:
+        return self.root / "server.log"
+
+    @property
+    def lock_file(self) -> Path:
+        return self.root / "server.lock"
+
+    @property
+    def blobs(self) -> Path:
+        return self.root / "blobs"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def work(self) -> Path:
+        return self.root / "work"
+
+    @property
+    def gangs(self) -> Path:
+        return self.root / "gangs"
+
+    def create(self) -> None:
+        for folder in (self.root, self.blobs, self.logs, self.work, self.gangs):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def write_note(self, note: ServerNote) -> None:
+        write_private(self.note_file, json.dumps(asdict(note)))
+
+    def read_note(self) -> ServerNote | None:
+        """The last server's note, or None; the server it names may have died since."""
+        try:
+            return ServerNote(**json.loads(self.note_file.read_text()))
+        except FileNotFoundError:
+            return None
+
+    def read_token(self) -> str | None:
+        try:
+            return self.token_file.read_text().strip() or None
+        except FileNotFoundError:
+            return None
+
+
+def write_private(path: Path, text: str) -> None:
+    """Writes a file only its owner can read, whole or not at all."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+    fresh.replace(path)

@@ -1,0 +1,130 @@
+"""What the ends of ranks mean for their gang, by the rules of the roles: go on, restart one, do without it, done, or failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from shoal.job.reasons import Reason
+from shoal.job.roles import Role
+
+MOST_RESTARTS = 10  # of one rank within one attempt; more is a fault that a restart does not mend
+_CRASH_SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 11: "SIGSEGV"}
+_PORT_MARKS = ("EADDRINUSE", "Address already in use", "address already in use")
+_DISK_MARKS = ("No space left on device", "ENOSPC")
+
+
+@dataclass(frozen=True, slots=True)
+class RankEnd:
+    """How one process ended, as its shepherd saw it."""
+
+    exit_code: int | None = None
+    signal: int | None = None
+    oom: bool = False
+    failed_start: bool = False
+    message: str = ""
+    tail: str = ""
+
+    @property
+    def clean(self) -> bool:
+        return self.exit_code == 0 and not self.failed_start
+
+
+@dataclass(frozen=True, slots=True)
+class RankLife:
+    """One process of the gang: `waiting`, `running`, `ended`, or `gone` (its role goes on without it)."""
+
+    name: str
+    role: str
+    node: str
+    state: str = "waiting"
+    incarnation: int = 0
+    end: RankEnd | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What to do now. At most one of `done` and `failed` is set; restart and drop name members."""
+
+    done: bool = False
+    failed: Reason | None = None
+    message: str = ""
+    exit_code: int | None = None
+    restart: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+    blamed: tuple[str, ...] = field(default=())
+
+
+def judge(roles: Iterable[Role], ranks: Iterable[RankLife]) -> Verdict:
+    """Judges the gang as it stands; calling it again with the same ranks gives the same verdict."""
+    by_name = {role.name: role for role in roles}
+    all_ranks = list(ranks)
+    restart, drop = [], []
+    for rank in all_ranks:
+        if rank.state != "ended" or rank.end is None or rank.end.clean:
+            continue
+        role = by_name[rank.role]
+        if role.on_lost == "restart" and rank.incarnation < MOST_RESTARTS and not rank.end.failed_start:
+            restart.append(rank.name)
+        elif role.on_lost == "continue" and _enough_without(role, all_ranks):
+            drop.append(rank.name)
+        else:
+            reason, message = explain(rank)
+            code = rank.end.exit_code if rank.end.exit_code is not None else 128 + (rank.end.signal or 0)
+            return Verdict(failed=reason, message=message, exit_code=code or 1, blamed=(rank.name,))
+    if restart or drop:
+        return Verdict(restart=tuple(restart), drop=tuple(drop))
+    return Verdict(done=_all_led(by_name, all_ranks), exit_code=0)
+
+
+def _enough_without(role: Role, ranks: list[RankLife]) -> bool:
+    """`continue` holds while at least the role's minimum (one, for a fixed count) has not failed."""
+    least = role.low if role.low < role.high else min(1, role.low)
+    sound = [r for r in ranks if r.role == role.name and r.state != "gone" and (r.end is None or r.end.clean)]
+    return len(sound) >= least
+
+
+def _all_led(roles: Mapping[str, Role], ranks: list[RankLife]) -> bool:
+    """The leading roles decide; a job that has none is done when everybody is."""
+    leading = [r for r in ranks if roles[r.role].leading] or ranks
+    return all(r.state in ("ended", "gone") for r in leading)
+
+
+def explain(rank: RankLife) -> tuple[Reason, str]:
+    """The reason and one line for the user, from how the process ended and what it said last."""
+    end = rank.end
+    assert end is not None
+    who = f"{rank.name} on {rank.node}"
+    last = _last_line(end.tail)
+    if end.failed_start:
+        reason = Reason.INPUT_MISSING if end.message.startswith("input") else Reason.COMMAND_MISSING
+        if any(mark in end.message for mark in _DISK_MARKS):
+            reason = Reason.DISK_FULL
+        return reason, f"{who} could not be started: {end.message}"
+    if end.oom:
+        return (
+            Reason.OUT_OF_MEMORY,
+            f"{who} went over its memory limit{f' ({end.message})' if end.message else ''}",
+        )
+    if end.signal is not None:
+        return _explain_signal(who, end.signal)
+    if any(mark in end.tail for mark in _PORT_MARKS):
+        return Reason.PORT_CLASH, f"{who}: {last}"
+    if any(mark in end.tail for mark in _DISK_MARKS):
+        return Reason.DISK_FULL, f"{who}: {last}"
+    if end.exit_code in (126, 127):
+        return Reason.COMMAND_MISSING, f"{who} exited with {end.exit_code}: {last}"
+    if "Traceback (most recent call last)" in end.tail:
+        return Reason.PYTHON_ERROR, f"{who}: {last}"
+    return Reason.EXIT_CODE, f"{who} exited with {end.exit_code}" + (f": {last}" if last else "")
+
+
+def _explain_signal(who: str, signal: int) -> tuple[Reason, str]:
+    if signal in _CRASH_SIGNALS:
+        return Reason.CRASHED, f"{who} crashed with {_CRASH_SIGNALS[signal]}"
+    return Reason.KILLED, f"{who} was killed by signal {signal}, not by Shoal"
+
+
+def _last_line(tail: str) -> str:
+    lines = [line for line in tail.splitlines() if line.strip()]
+    return lines[-1].strip()[:300] if lines else ""

@@ -1,0 +1,90 @@
+"""What the ends of ranks mean for their gang."""
+
+from __future__ import annotations
+
+import pytest
+
+from shoal.job.gang import MOST_RESTARTS, RankEnd, RankLife, explain, judge
+from shoal.job.reasons import Reason
+from shoal.job.roles import Role
+from shoal.job.spec import parse
+
+OK = RankEnd(exit_code=0)
+BAD = RankEnd(exit_code=3, tail="something\nwent wrong\n")
+
+
+def roles(on_lost: str = "fail", count: object = 2) -> tuple[Role, ...]:
+    raw = {"command": ["x"], "roles": {"worker": {"count": count, "on_lost": on_lost}, "server": {"count": 1}}}
+    return parse(raw).expand()
+
+
+def rank(name: str, state: str = "running", end: RankEnd | None = None, incarnation: int = 0) -> RankLife:
+    return RankLife(name, name.split("-")[0], "local", "ended" if end else state, incarnation, end)
+
+
+def test_the_job_is_done_when_its_workers_are_though_servers_still_run() -> None:
+    verdict = judge(roles(), [rank("worker-0", end=OK), rank("worker-1", end=OK), rank("server-0")])
+    assert verdict.done and verdict.failed is None
+
+
+def test_one_worker_that_is_done_does_not_end_the_others() -> None:
+    verdict = judge(roles(), [rank("worker-0", end=OK), rank("worker-1"), rank("server-0")])
+    assert not verdict.done and verdict.failed is None and not verdict.restart
+
+
+def test_a_failed_rank_fails_the_attempt_and_is_named_with_its_code() -> None:
+    verdict = judge(roles(), [rank("worker-0"), rank("worker-1", end=BAD), rank("server-0")])
+    assert (verdict.failed, verdict.exit_code, verdict.blamed) == (Reason.EXIT_CODE, 3, ("worker-1",))
+    assert "worker-1 on local" in verdict.message and "went wrong" in verdict.message
+
+
+def test_a_server_that_dies_fails_the_attempt_too() -> None:
+    verdict = judge(roles(), [rank("worker-0"), rank("worker-1"), rank("server-0", end=RankEnd(signal=9))])
+    assert verdict.failed is Reason.KILLED
+
+
+def test_restart_names_the_rank_until_it_was_restarted_too_often() -> None:
+    assert judge(roles("restart"), [rank("worker-0", end=BAD), rank("worker-1"), rank("server-0")]).restart == (
+        "worker-0",
+    )
+    tired = [rank("worker-0", end=BAD, incarnation=MOST_RESTARTS), rank("worker-1"), rank("server-0")]
+    assert judge(roles("restart"), tired).failed is Reason.EXIT_CODE
+
+
+def test_continue_goes_on_without_the_rank_while_enough_are_left() -> None:
+    ranks = [rank("worker-0", end=BAD), rank("worker-1"), rank("server-0")]
+    assert judge(roles("continue"), ranks).drop == ("worker-0",)
+    both = [rank("worker-0", end=BAD), rank("worker-1", end=BAD), rank("server-0")]
+    assert judge(roles("continue"), both).failed is Reason.EXIT_CODE
+
+
+def test_continue_with_a_range_keeps_its_minimum() -> None:
+    ranks = [rank("worker-0", end=BAD), rank("worker-1"), rank("server-0")]
+    assert judge(roles("continue", "2..4"), ranks).failed is Reason.EXIT_CODE
+
+
+def test_a_rank_that_is_gone_counts_as_finished() -> None:
+    assert judge(roles("continue"), [rank("worker-0", "gone"), rank("worker-1", end=OK), rank("server-0")]).done
+
+
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [
+        (RankEnd(exit_code=1, tail="Traceback (most recent call last):\n  File x\nValueError: no\n"), Reason.PYTHON_ERROR),
+        (RankEnd(exit_code=127, tail="sh: nope: not found"), Reason.COMMAND_MISSING),
+        (RankEnd(failed_start=True, message="no such file: nope"), Reason.COMMAND_MISSING),
+        (RankEnd(failed_start=True, message="input digits: not found"), Reason.INPUT_MISSING),
+        (RankEnd(failed_start=True, message="No space left on device"), Reason.DISK_FULL),
+        (RankEnd(signal=9, oom=True), Reason.OUT_OF_MEMORY),
+        (RankEnd(signal=9), Reason.KILLED),
+        (RankEnd(signal=15), Reason.KILLED),
+        (RankEnd(signal=11), Reason.CRASHED),
+        (RankEnd(signal=6), Reason.CRASHED),
+        (RankEnd(exit_code=1, tail="Traceback (most recent call last):\nOSError: [Errno 98] Address already in use"), Reason.PORT_CLASH),
+        (RankEnd(exit_code=1, tail="OSError: [Errno 28] No space left on device"), Reason.DISK_FULL),
+        (RankEnd(exit_code=7), Reason.EXIT_CODE),
+    ],
+)  # fmt: skip
+def test_how_a_rank_ended_gives_its_reason(end: RankEnd, reason: Reason) -> None:
+    found, message = explain(rank("worker-1", end=end))
+    assert found is reason and "worker-1" in message
