@@ -1,0 +1,71 @@
+"""A job as every door shows it: plain data, one shape, with what to do next."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from shoal.job.life import JobRecord
+from shoal.store import RankRow, Store
+
+
+def describe_job(store: Store, record: JobRecord) -> dict[str, Any]:
+    """The whole job: specification, life, ranks of the current attempt, all attempts."""
+    ranks = store.ranks(record.key) if record.attempt else ()
+    return {
+        **describe_record(record),
+        "spec": record.spec.model_dump(mode="json", exclude_defaults=True),
+        "manifest": record.manifest,
+        "in_place": record.in_place,
+        "ranks": [describe_rank(rank) for rank in ranks],
+        "attempts": [_attempt(attempt) for attempt in store.attempts(record.id)],
+        "progress": overall([rank.progress for rank in ranks]),
+    }
+
+
+def describe_record(record: JobRecord) -> dict[str, Any]:
+    spec = record.spec
+    return {
+        "id": record.id,
+        "name": spec.title,
+        "state": record.state.value,
+        "reason": record.reason.code,
+        "message": record.message,
+        "advice": record.reason.advice,
+        "owner": record.owner,
+        "project": spec.project,
+        "framework": spec.kind,
+        "strategy": spec.strategy,
+        "workers": sum(role.high for role in spec.expand() if role.name == "worker"),
+        "tags": list(spec.tags),
+        "attempt": record.attempt,
+        "retries_used": record.retries_used,
+        "exit_code": record.exit_code,
+        "overran": record.overran,
+        "created_at": record.created_at,
+        "not_before": record.not_before,
+        "placed_at": record.placed_at,
+        "started_at": record.started_at,
+        "ended_at": record.ended_at,
+    }
+
+
+def describe_rank(rank: RankRow) -> dict[str, Any]:
+    shown = ("name", "role", "node", "state", "pid", "exit_code", "signal", "oom", "incarnation", "message",
+             "progress", "started_at", "ended_at")  # fmt: skip
+    whole = asdict(rank)
+    return {name: whole[name] for name in shown}
+
+
+def overall(progress: list[dict[str, Any]]) -> float | None:
+    """How far the job is: the slowest rank that says so."""
+    fractions = [float(one["fraction"]) for one in progress if one.get("fraction") is not None]
+    return min(fractions) if fractions else None
+
+
+def _attempt(attempt: Any) -> dict[str, Any]:
+    shown = ("key", "number", "created_at", "complete_at", "ended_at", "reason", "message", "exit_code")
+    return {
+        **{name: getattr(attempt, name) for name in shown},
+        "nodes": sorted({berth.node for berth in attempt.placement}),
+    }

@@ -1,0 +1,372 @@
+"""What shepherds say and hear: joins, rosters, launches, ends of ranks, logs, goodbyes.
+
+Everything that matters is a row; what is held in memory here only saves questions (is this secret right, is there a
+directive I have not shown yet) and can be lost at any moment.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hmac
+import struct
+import threading
+import zlib
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from shoal._lib import clock
+from shoal.contract import Member, Roster, gang_secret
+from shoal.control import goods
+from shoal.control.parts import BEAT_SECONDS, Parts, wake_queue
+from shoal.control.seating import launcher_of, roster_of
+from shoal.errors import BadSpec, GangOver, NotFound, NotSignedIn, OffsetGap
+from shoal.job.gang import Verdict, judge
+from shoal.job.life import Finished, Gone, JobRecord, Joined
+from shoal.job.reasons import Reason
+from shoal.job.states import State
+from shoal.launch.api import Place
+from shoal.store import Attempt
+
+LOG_PIECE = struct.Struct(">HQI")  # length of the name, offset, length of the packed data
+MOST_UNPACKED = 64 << 20  # bytes of one piece; a shepherd sends at most a few MiB
+LATE_LOGS = 3600.0  # seconds after its end in which a gang's last lines are still taken
+
+
+@dataclass
+class _Known:
+    """What is remembered of one gang."""
+
+    attempt: Attempt
+    record: JobRecord
+    secret: str
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    newest: dict[str, int] = field(default_factory=dict)  # node → seq of the newest directive for it
+    roster: tuple[Roster, bytes] | None = None
+    members: dict[str, list[Member]] = field(default_factory=dict)  # of the roster, by node
+    over_at: float | None = None
+    ending: float | None = None  # the grace it was told to stop with
+
+    def __post_init__(self) -> None:
+        berths = sorted(self.attempt.placement, key=lambda berth: berth.slot.index)
+        self.gpus = {(berth.slot.role, berth.slot.index): berth.gpus for berth in berths}
+        self.node_gpus: dict[tuple[str, str], tuple[int, ...]] = defaultdict(tuple)
+        for berth in berths:
+            self.node_gpus[berth.slot.role, berth.node] += berth.gpus
+
+
+class Gangs:
+    """One per server. Methods may be called from any thread."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._store = parts.store
+        self._known: dict[str, _Known] = {}
+        self._seen: dict[tuple[str, str], None] = {}
+        self._lock = threading.Lock()
+
+    def check(self, key: str, secret: str, late: bool = False) -> None:
+        """NotSignedIn for a wrong secret, GangOver for a gang that has ended (`late`: last logs are still taken)."""
+        expected = gang_secret(self._store.server_secret(), key)
+        if not hmac.compare_digest(expected, secret):
+            raise NotSignedIn("this is not the gang's secret; only the shepherds of the attempt may speak here")
+        over = self._look_up(key).over_at
+        if over is not None and not (late and clock.now() - over < LATE_LOGS):
+            raise GangOver(f"gang {key} is over; end your processes and leave", key=key)
+
+    def seen(self, key: str, node: str) -> None:
+        """Notes a sign of life; the loop writes them down together."""
+        self._seen[key, node] = None
+
+    def take_seen(self) -> list[tuple[str, str]]:
+        taken, self._seen = self._seen, {}
+        return list(taken)
+
+    def join(self, key: str, body: dict[str, Any]) -> dict[str, Any]:
+        """A shepherd announces its address and ports. The last one to come completes the gang."""
+        known = self._look_up(key)
+        node = str(body["node"])
+        all_in = self._store.join(
+            key, node, body["address"], body.get("host", ""), body.get("ports", {}), body.get("pid"), clock.now()
+        )
+        self.seen(key, node)
+        if all_in:
+            self._complete(known)
+        names = body.get("streams", ())
+        ends = self._parts.logs.ends(known.record.id, known.attempt.number, list(names)) if names else {}
+        return {"beat": BEAT_SECONDS, "roster": known.attempt.roster_version, "offsets": ends}
+
+    def directives(self, key: str, node: str, after: int) -> list[dict[str, Any]]:
+        """What this node has not been told yet; asks the database only when there is something new."""
+        known = self._look_up(key)
+        if known.newest and max(known.newest.get(node, 0), known.newest.get("", 0)) <= after:
+            return []
+        found = self._store.directives(key, node, after)
+        if found:
+            known.newest[node] = max(int(found[-1]["seq"]), known.newest.get(node, 0))
+        else:
+            known.newest.setdefault("", after)
+        return found
+
+    def direct(self, key: str, kind: str, data: dict[str, Any], node: str | None = None) -> None:
+        """Tells one node, or all, what to do: a row first, then a ring of the bell."""
+        seq = self._store.direct(key, kind, data, node=node, now=clock.now())
+        self._look_up(key).newest[node or ""] = seq
+        self._parts.bell.ring(f"gang:{key}")
+
+    def progress(self, key: str, ranks: dict[str, dict[str, Any]]) -> None:
+        if ranks:
+            self._store.set_progress(key, ranks, clock.now())
+            self._ring_job(self._look_up(key))
+
+    def launch(self, key: str, node: str) -> dict[str, Any]:
+        """The commands and environments of the ranks on one node."""
+        known = self._look_up(key)
+        roster, _ = self._roster(known)
+        record = known.record
+        launcher = launcher_of(record)
+        roles = {role.name: role for role in record.spec.expand()}
+        processes = [
+            launcher.process(record.spec, roles[member.role], roster, member, self._place(known, member)).to_dict()
+            for member in known.members[node]
+        ]
+        return {
+            "processes": processes,
+            "roster": roster.version,
+            "code": record.manifest is not None,
+            "inputs": list(record.spec.inputs),
+            "grace": record.spec.grace,
+        }
+
+    def roster(self, key: str) -> bytes:
+        """The roster as gzipped JSON, packed once for all who ask."""
+        return self._roster(self._look_up(key))[1]
+
+    def code(self, key: str) -> Iterator[bytes]:
+        return goods.code_of(self._parts, self._look_up(key).record)
+
+    def input(self, key: str, name: str) -> Iterator[bytes]:
+        return goods.input_of(self._parts, self._look_up(key).record, name)
+
+    def ranks(self, key: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Starts and ends of ranks; twice is the same as once. The answer may already carry what to do next."""
+        known = self._look_up(key)
+        node, events = str(body["node"]), list(body["events"])
+        self.seen(key, node)
+        with known.lock:
+            if self._store.rank_events(key, node, events, clock.now()):
+                self._ring_job(known)
+                if any(event["event"] != "started" for event in events):
+                    self._judge(known)
+        acked = max((int(event["n"]) for event in events), default=0)
+        return {"acked": acked, "directives": self.directives(key, node, int(body.get("seen", 0)))}
+
+    def logs(self, key: str, body: bytes) -> dict[str, Any]:
+        """Pieces of logs; the answer says where each stream continues."""
+        known = self._look_up(key)
+        ends: dict[str, int] = {}
+        for stream, offset, packed in _pieces(body):
+            try:
+                ends[stream] = self._parts.logs.append(
+                    known.record.id, known.attempt.number, stream, offset, _unpack(packed)
+                )
+            except OffsetGap as gap:
+                ends[stream] = gap.expected
+        self._parts.bell.ring(f"log:{known.record.id}")
+        return {"offsets": ends}
+
+    def done(self, key: str, node: str) -> None:
+        """A shepherd leaves: all its processes are gone, all its logs are here. The last one ends the attempt."""
+        if self._store.done(key, node, clock.now()):
+            self.settle(key)
+
+    def settle(self, key: str) -> JobRecord:
+        """Nothing is left of the gang: outputs are put away, the attempt is closed, the place is free."""
+        known = self._look_up(key)
+        self._put_outputs_away(known.record)
+        record = self._store.advance(known.record.id, Gone(), clock.now(), attempt=known.attempt.number)
+        known.over_at = clock.now()
+        self._ring_job(known)
+        self._parts.bell.ring(f"gang:{key}")
+        self._parts.bell.ring(f"log:{record.id}")
+        wake_queue(self._parts)
+        return record
+
+    def end(self, record: JobRecord) -> None:
+        """Tells a stopping gang to stop and leave; again only when the grace became shorter."""
+        known = self._look_up(record.key)
+        grace = record.spec.grace if record.stop_grace is None else record.stop_grace
+        if known.ending is not None and grace >= known.ending:
+            return
+        first = known.ending is None
+        known.ending = grace
+        self.direct(record.key, "stop" if grace > 0 else "kill", {"grace": grace})
+        if first:
+            self.direct(record.key, "leave", {})
+
+    def fail(self, record: JobRecord, reason: Reason, message: str) -> JobRecord:
+        """The attempt cannot go on: records why and tells whoever is left to stop."""
+        event = Finished(reason, message)
+        changed = self._store.advance(record.id, event, clock.now(), attempt=record.attempt)
+        if changed.state is State.STOPPING and changed.attempt == record.attempt:
+            self.end(changed)
+        self._ring_job(self._look_up(record.key))
+        return changed
+
+    def lose(self, record: JobRecord, nodes: list[str]) -> None:
+        """Shepherds vanished. Roles that may go on without a rank do; otherwise the attempt has failed."""
+        known = self._look_up(record.key)
+        rules = {role.name: role.on_lost for role in record.spec.expand()}
+        with known.lock:
+            lost = [r for r in self._store.ranks(record.key) if r.node in nodes and r.state not in ("ended", "gone")]
+            if record.state is State.RUNNING and all(rules[rank.role] == "continue" for rank in lost):
+                self._drop(known, [rank.name for rank in lost])
+                for node in nodes:
+                    self._store.done(record.key, node, clock.now())
+                self._judge(known)
+                return
+            for rank in lost:
+                self._store.set_rank(record.key, rank.name, state="gone")
+        names = ", ".join(rank.name for rank in lost[:5]) or "no rank"
+        message = f"the shepherd on {', '.join(nodes)} vanished, with {names}"
+        self.fail(record, Reason.SHEPHERD_LOST, message)
+
+    def forget(self, live: set[str]) -> None:
+        """Drops what is remembered of gangs that ended long ago."""
+        now = clock.now()
+        for key, known in list(self._known.items()):
+            if key not in live and known.over_at is not None and now - known.over_at > LATE_LOGS:
+                self._known.pop(key, None)
+                self._parts.bell.drop(f"gang:{key}")
+
+    def _look_up(self, key: str) -> _Known:
+        known = self._known.get(key)
+        if known is None:
+            try:
+                attempt = self._store.attempt(key)
+                record = self._store.job(attempt.job_id)
+            except NotFound:
+                raise GangOver(f"there is no gang {key}; end your processes and leave", key=key) from None
+            secret = gang_secret(self._store.server_secret(), key)
+            with self._lock:
+                known = self._known.setdefault(key, _Known(attempt, record, secret, over_at=attempt.ended_at))
+        return known
+
+    def _complete(self, known: _Known) -> None:
+        key = known.attempt.key
+        with known.lock:
+            if known.attempt.complete_at is None:
+                self._store.complete(key, clock.now())
+                known.attempt = self._store.attempt(key)
+                known.newest.clear()
+        self._store.advance(known.record.id, Joined(), clock.now(), attempt=known.attempt.number)
+        self._parts.bell.ring(f"gang:{key}")
+        self._ring_job(known)
+
+    def _roster(self, known: _Known) -> tuple[Roster, bytes]:
+        with known.lock:
+            if known.roster is None or known.roster[0].version != known.attempt.roster_version:
+                key = known.attempt.key
+                if known.attempt.complete_at is None:
+                    known.attempt = self._store.attempt(key)
+                roster = roster_of(known.attempt, self._store.ranks(key), self._store.shepherds(key))
+                known.roster = roster, gzip.compress(roster.to_json().encode(), 6)
+                known.members = defaultdict(list)
+                for member in roster.members:
+                    known.members[member.node].append(member)
+            return known.roster
+
+    def _place(self, known: _Known, member: Member) -> Place:
+        """Where a member sits, and the secret it shows its peers (not the one its shepherd shows the server)."""
+        return Place(
+            job=known.record.id,
+            attempt=known.attempt.number,
+            node=member.node,
+            gpus=known.gpus[member.role, member.slot],
+            node_gpus=known.node_gpus[member.role, member.node],
+            secret=gang_secret(known.secret, "peers"),
+        )
+
+    def _judge(self, known: _Known) -> None:
+        """Applies the rules of the roles to the gang as it stands. The caller holds the gang's lock."""
+        key = known.attempt.key
+        verdict = judge(known.record.spec.expand(), [rank.life() for rank in self._store.ranks(key)])
+        if verdict.restart or verdict.drop:
+            self._drop(known, list(verdict.drop))
+            self._restart(known, list(verdict.restart))
+        elif verdict.done or verdict.failed:
+            self._finish(known, verdict)
+
+    def _finish(self, known: _Known, verdict: Verdict) -> None:
+        event = Finished(verdict.failed or Reason.COMPLETED, verdict.message, verdict.exit_code)
+        record = self._store.advance(known.record.id, event, clock.now(), attempt=known.attempt.number)
+        if record.state is State.STOPPING and record.attempt == known.attempt.number:
+            self.end(record)
+
+    def _drop(self, known: _Known, names: list[str]) -> None:
+        for name in names:
+            self._store.set_rank(known.attempt.key, name, state="gone")
+            self._note(known, "rank_gone", f"{name} is gone; its role goes on without it")
+        if names:
+            self._new_roster(known)
+            self.direct(known.attempt.key, "roster", {"version": known.attempt.roster_version})
+
+    def _restart(self, known: _Known, names: list[str]) -> None:
+        ranks = {rank.name: rank for rank in self._store.ranks(known.attempt.key)}
+        for name in names:
+            rank = ranks[name]
+            self._store.set_rank(known.attempt.key, name, state="waiting", incarnation=rank.incarnation + 1)
+            self._new_roster(known)
+            data = {"member": name, "roster": known.attempt.roster_version, "incarnation": rank.incarnation + 1}
+            self.direct(known.attempt.key, "restart", data, node=rank.node)
+            self._note(known, "rank_restarted", f"{name} ended and is started again ({rank.incarnation + 1})")
+        if names:
+            self.direct(known.attempt.key, "roster", {"version": known.attempt.roster_version})
+
+    def _new_roster(self, known: _Known) -> None:
+        self._store.bump_roster(known.attempt.key)
+        known.attempt = self._store.attempt(known.attempt.key)
+        known.roster = None
+
+    def _note(self, known: _Known, kind: str, message: str) -> None:
+        self._store.add_event(known.record.id, kind, Reason.RUNNING.code, message, {}, clock.now())
+
+    def _put_outputs_away(self, record: JobRecord) -> None:
+        try:
+            count = goods.collect_outputs(self._parts, record)
+        except OSError as failed:
+            self._store.add_event(
+                record.id, "outputs_failed", Reason.DISK_FULL.code,
+                f"the outputs could not be copied to {record.spec.outputs}: {failed}; they are still at job://{record.id}/",
+                {}, clock.now(),
+            )  # fmt: skip
+            return
+        if count:
+            message = f"{count} files copied to {record.spec.outputs}"
+            self._store.add_event(record.id, "outputs", Reason.COMPLETED.code, message, {"files": count}, clock.now())
+
+    def _ring_job(self, known: _Known) -> None:
+        self._parts.bell.ring(f"job:{known.record.id}")
+
+
+def _pieces(body: bytes) -> Iterator[tuple[str, int, bytes]]:
+    at, size = 0, len(body)
+    while at < size:
+        if at + LOG_PIECE.size > size:
+            raise BadSpec("a log batch ends in the middle of a header; send it again whole")
+        name_length, offset, length = LOG_PIECE.unpack_from(body, at)
+        at += LOG_PIECE.size
+        if at + name_length + length > size:
+            raise BadSpec("a log batch ends in the middle of a piece; send it again whole")
+        name = body[at : at + name_length].decode()
+        yield name, offset, body[at + name_length : at + name_length + length]
+        at += name_length + length
+
+
+def _unpack(packed: bytes) -> bytes:
+    unpacker = zlib.decompressobj()
+    data = unpacker.decompress(packed, MOST_UNPACKED)
+    if unpacker.unconsumed_tail or not unpacker.eof:
+        raise BadSpec("a log piece is not whole or unpacks to more than 64 MiB; send smaller pieces")
+    return data

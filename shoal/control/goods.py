@@ -1,0 +1,115 @@
+"""What a job brings and leaves: its code and inputs as tar streams to the nodes, its outputs into a pool."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+
+from shoal.control.parts import Parts
+from shoal.errors import BadSpec, NotFound
+from shoal.job.life import JobRecord
+from shoal.storage.chunks import CHUNK
+from shoal.storage.folders import open_inside
+from shoal.storage.manifest import Entry, Manifest
+from shoal.storage.tars import plain_files, tar_folder
+
+OUTPUTS = "outputs"  # the folder of the job's copy whose content goes to `outputs:`
+
+
+def code_of(parts: Parts, record: JobRecord) -> Iterator[bytes]:
+    """The uploaded folder, as one tar stream."""
+    if record.manifest is None:
+        return iter(())
+    return load_manifest(parts, record.owner, record.manifest).tar(partial(parts.chunks.open, record.owner))
+
+
+def load_manifest(parts: Parts, owner: str, manifest: str) -> Manifest:
+    return Manifest.parse(json.loads(parts.store.manifest(owner, manifest)))
+
+
+def input_of(parts: Parts, record: JobRecord, name: str) -> Iterator[bytes]:
+    """One input as a tar stream whose paths are relative to the input's folder."""
+    address = record.spec.inputs.get(name)
+    if address is None:
+        raise NotFound(f"the job has no input {name!r}; it has: {', '.join(record.spec.inputs) or 'none'}")
+    scheme, _, rest = address.partition("://")
+    place, _, path = rest.partition("/")
+    if scheme == "job":
+        source = parts.store.find(place, record.owner)
+        return tar_folder(Path(source.in_place or parts.home.work / source.id), path)
+    owner = pool_owner(place, record.owner)
+    return _pool_tree(parts, owner, path).tar(partial(parts.chunks.open, owner))
+
+
+def check_inputs(parts: Parts, spec_inputs: dict[str, str], owner: str) -> None:
+    """BadSpec for an input that names a foreign pool or holds nothing; said before the job is stored."""
+    for name, address in spec_inputs.items():
+        scheme, _, rest = address.partition("://")
+        place, _, path = rest.partition("/")
+        if scheme == "pool":
+            _pool_tree(parts, pool_owner(place, owner), path)
+        elif scheme == "job":
+            try:
+                parts.store.find(place, owner)
+            except NotFound:
+                raise BadSpec(f"inputs.{name}: no job {place!r} of yours; see 'shoal jobs'") from None
+
+
+def pool_owner(pool: str, user: str) -> str:
+    """Until pools are shared there is one per user: `me`, or his own name."""
+    if pool not in ("me", user):
+        raise NotFound(f"there is no pool {pool!r} for you; yours is pool://me/")
+    return user
+
+
+def collect_outputs(parts: Parts, record: JobRecord) -> int:
+    """Copies the job's outputs folder into the pool that `outputs:` names; returns how many files went."""
+    if record.spec.outputs is None:
+        return 0
+    place, _, prefix = record.spec.outputs.removeprefix("pool://").partition("/")
+    owner = pool_owner(place, record.owner)
+    root = Path(record.in_place or parts.home.work / record.id) / OUTPUTS
+    entries = [_store_file(parts, owner, root, name, prefix) for name in plain_files(root)]
+    if entries:
+        parts.store.put_files(owner, [entry.model_dump() for entry in entries], parts.store.now())
+    return len(entries)
+
+
+def _store_file(parts: Parts, owner: str, root: Path, name: str, prefix: str) -> Entry:
+    digests, size = [], 0
+    with open_inside(root, name) as file:
+        while piece := file.read(CHUNK):
+            digest = sha256(piece).hexdigest()
+            parts.chunks.put(owner, digest, piece)
+            digests.append(digest)
+            size += len(piece)
+        status = os.fstat(file.fileno())
+    path = "/".join(part for part in (prefix.strip("/"), name) if part)
+    return Entry(path=path, size=size, mode=status.st_mode & 0o777, mtime=status.st_mtime, chunks=tuple(digests))
+
+
+def _pool_tree(parts: Parts, owner: str, prefix: str) -> Manifest:
+    """Every file at or below `prefix`, with paths relative to it; a single file keeps its name."""
+    inside = prefix.strip("/")
+    entries: list[Entry] = []
+    cursor: str | None = None
+    while True:
+        page = parts.store.files(owner, inside, limit=1000, cursor=cursor)
+        entries.extend(_relative(Entry.model_validate(raw), inside) for raw in page.items)
+        cursor = page.next
+        if cursor is None:
+            break
+    if not entries:
+        raise NotFound(f"pool://me/{inside} holds nothing; see 'shoal data ls pool://me/'")
+    return Manifest(entries=tuple(entries))
+
+
+def _relative(entry: Entry, prefix: str) -> Entry:
+    if not prefix:
+        return entry
+    inner = entry.path.removeprefix(prefix).lstrip("/")
+    return entry.model_copy(update={"path": inner or entry.path.rsplit("/", 1)[-1]})

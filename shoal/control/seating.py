@@ -1,0 +1,84 @@
+"""From a placement to processes: who the members are, what each shepherd is told, and the roster once all joined."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from shoal.contract import Member, Roster, Seat, Task, gang_secret
+from shoal.control.parts import Parts
+from shoal.job.life import JobRecord
+from shoal.job.nodes import Placement
+from shoal.launch import LAUNCHERS
+from shoal.launch.api import Launcher
+from shoal.store import Attempt, RankRow, Shepherd
+
+MemberRow = tuple[str, str, int, int, str, int]  # name, role, index, slot, node, local: a member before anything runs
+
+
+def launcher_of(record: JobRecord) -> Launcher:
+    launcher: Launcher = LAUNCHERS.load(record.spec.kind)()
+    return launcher
+
+
+def members_of(record: JobRecord, placement: Placement) -> list[MemberRow]:
+    """Every process of the gang, numbered within its role in the order of the slots."""
+    launcher = launcher_of(record)
+    roles = {role.name: role for role in record.spec.expand()}
+    per_slot = {name: launcher.processes_per_slot(role) for name, role in roles.items()}
+    next_index: dict[str, int] = defaultdict(int)
+    on_node: dict[tuple[str, str], int] = defaultdict(int)
+    members: list[MemberRow] = []
+    for berth in sorted(placement, key=lambda berth: (berth.slot.role, berth.slot.index)):
+        role = berth.slot.role
+        for _ in range(per_slot[role]):
+            index, local = next_index[role], on_node[role, berth.node]
+            members.append((f"{role}-{index}", role, index, berth.slot.index, berth.node, local))
+            next_index[role] += 1
+            on_node[role, berth.node] += 1
+    return members
+
+
+def tasks_of(parts: Parts, record: JobRecord, placement: Placement) -> tuple[Task, ...]:
+    """What each node's shepherd is told: the same for the same attempt, so that a repeated start changes nothing."""
+    launcher = launcher_of(record)
+    seats: dict[str, list[Seat]] = defaultdict(list)
+    for name, role, index, _, node, _ in members_of(record, placement):
+        seats[node].append(Seat(name, role, list(launcher.ports(role, index))))
+    addresses = {node.name: node.address for node in parts.nodes_of(record.spec.engine)}
+    secret = gang_secret(parts.store.server_secret(), record.key)
+    return tuple(
+        Task(
+            server=parts.url,
+            fingerprint=parts.fingerprint,
+            key=record.key,
+            secret=secret,
+            node=node,
+            host=addresses[node],
+            folder=str(parts.home.gangs / record.key),
+            work=record.in_place or str(parts.home.work / record.id),
+            seats=seats[node],
+            log_limit=record.spec.log_limit,
+        )
+        for node in sorted(seats)
+    )
+
+
+def roster_of(attempt: Attempt, ranks: Iterable[RankRow], shepherds: Iterable[Shepherd]) -> Roster:
+    """The roster as it stands: members with the addresses and ports their shepherds announced."""
+    announced = {shepherd.node: shepherd for shepherd in shepherds}
+    members = [
+        Member(
+            name=rank.name,
+            role=rank.role,
+            index=rank.index,
+            node=rank.node,
+            address=announced[rank.node].address,
+            ports=announced[rank.node].ports.get(rank.name, {}),
+            local=rank.local,
+            slot=rank.slot,
+            state="gone" if rank.state == "gone" else "up",
+        )
+        for rank in ranks
+    ]
+    return Roster(attempt.roster_version, attempt.key, members)

@@ -1,0 +1,144 @@
+"""The files of one gang on this machine: its tasks, the locks its shepherds hold, and what has been done to it.
+
+    gangs/<key>/nodes          the handle: names of the nodes, written before anything is started
+                <node>.json    the task, mode 0600
+                <node>.lock    held (flock) by the shepherd for as long as it lives
+                <node>.err     what the shepherd itself printed
+                <node>.events.jsonl  what became of the ranks it started
+                <node>.done    the shepherd has sent everything
+                <node>.drain   pid of the process that sends what a dead shepherd left
+                <node>.shared  path of the gang's shared-memory folder on that node, as the shepherd noted it
+                killed         the gang was killed and is never to be started again
+
+Locks, events, done and shared are the shepherd's to write, the rest is the engine's. A test of a lock holds it for an
+instant; a shepherd that finds it held tries again for half a second before it believes that another is at work.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from shoal.contract import Task
+from shoal.errors import StartFailed
+from shoal.home import write_private
+
+Lock = Literal["absent", "held", "free"]
+
+
+class GangFolder:
+    """One gang's folder. Reading one that does not exist is no error: nothing is there."""
+
+    def __init__(self, gangs: Path, key: str) -> None:
+        if Path(key).name != key or key.startswith("."):
+            raise StartFailed(f"{key!r} cannot be the key of a gang: it names a folder; use letters, digits and '-'")
+        self.key = key
+        self.path = gangs / key
+
+    def exists(self) -> bool:
+        return self.path.is_dir()
+
+    def create(self, handle: str) -> None:
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self.handle() != handle:
+            write_private(self._file("nodes"), handle)
+
+    def handle(self) -> str:
+        """What `create` was told; empty for a gang that is not there."""
+        return _read(self._file("nodes"))
+
+    def task_file(self, node: str) -> Path:
+        return self._file(f"{node}.json")
+
+    def write_task(self, task: Task) -> Path:
+        """The task as its shepherd reads it. The gang's folder is the engine's to say, whatever the task had."""
+        path = self.task_file(task.node)
+        write_private(path, replace(task, folder=str(self.path)).to_json())
+        return path
+
+    @contextmanager
+    def errors(self, node: str) -> Iterator[int]:
+        """A descriptor for what the shepherd itself prints."""
+        descriptor = os.open(self._file(f"{node}.err"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def lock(self, node: str) -> Lock:
+        """Whether a shepherd holds its lock, has let go of it (or is about to take it), or never came to it."""
+        try:
+            descriptor = os.open(self._file(f"{node}.lock"), os.O_RDONLY)
+        except FileNotFoundError:
+            return "absent"
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return "held"
+        finally:
+            os.close(descriptor)
+        return "free"
+
+    def had_ranks(self, node: str) -> bool:
+        """Whether the shepherd has started any process of the user's, so that it may have left something to send."""
+        try:
+            return self._file(f"{node}.events.jsonl").stat().st_size > 0
+        except FileNotFoundError:
+            return False
+
+    def is_done(self, node: str) -> bool:
+        return self._file(f"{node}.done").exists()
+
+    def mark_killed(self) -> None:
+        if self.exists():
+            with suppress(FileNotFoundError):  # cleaned by another thread meanwhile: then nothing is left to mark
+                self._file("killed").touch()
+
+    def is_killed(self) -> bool:
+        return self._file("killed").exists()
+
+    def claim_drain(self, node: str) -> bool:
+        """True for the first who asks, ever: what a dead shepherd left is sent once."""
+        try:
+            os.close(os.open(self._drain(node), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        except FileExistsError:
+            return False
+        return True
+
+    def note_drain(self, node: str, pid: int) -> None:
+        self._drain(node).write_text(str(pid))
+
+    def drain_pid(self, node: str) -> int | None:
+        """The pid of the process that sends, or once sent, what the shepherd left; None when there never was one."""
+        text = _read(self._drain(node))
+        return int(text) if text.isdigit() else None
+
+    def remove_shared(self, node: str) -> None:
+        """The shared memory a dead shepherd could not remove. Only a folder that is named after the gang is."""
+        noted = Path(_read(self._file(f"{node}.shared")).strip())
+        if self.key in noted.name or noted.is_relative_to(self.path):
+            shutil.rmtree(noted, ignore_errors=True)  # most often the shepherd has removed it
+
+    def remove(self) -> None:
+        while self.exists():
+            with suppress(FileNotFoundError):  # another thread removes the same folder: go on until it is away
+                shutil.rmtree(self.path)
+
+    def _drain(self, node: str) -> Path:
+        return self._file(f"{node}.drain")
+
+    def _file(self, name: str) -> Path:
+        return self.path / name
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        return ""

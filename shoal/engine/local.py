@@ -1,0 +1,251 @@
+"""The local engine: gangs on this machine, which may present itself as several nodes.
+
+A shepherd is a process in a session of its own, so it outlives the server. That it lives is said by the lock it holds;
+that it is ours to kill, by the gang's mark in its environment. Both are read from the machine each time, so that the
+engine of the next server takes up where this one was killed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shoal import contract
+from shoal._lib import process, pyz
+from shoal.contract import Task
+from shoal.engine.api import Can, Gang, Liveness, Sight
+from shoal.engine.folder import GangFolder, Lock
+from shoal.engine.nodes import NAME, present
+from shoal.errors import StartFailed
+from shoal.home import Home
+from shoal.job.nodes import Node
+
+DOUBT = 1.0  # seconds a free lock may belong to a shepherd that an earlier server started and that is about to take it
+STARTING = 30.0  # seconds a shepherd may take until it holds its lock; a machine in distress starts nothing faster
+SHEPHERD = ("shoal.shepherd", "shoal.contract", "shoal.catalogue", "shoal.errors", "shoal._lib")
+SHEPHERD_MAIN = "shoal.shepherd.__main__:main"
+DRAIN = "SHOAL_DRAIN"  # marks a process that sends what a dead shepherd left: it is no part of the gang any more
+
+Spot = tuple[str, str]  # (key, node)
+
+
+@dataclass(frozen=True, slots=True)
+class _Child:
+    """A shepherd this process started."""
+
+    process: subprocess.Popen[bytes]
+    born: float  # monotonic
+
+    @property
+    def running(self) -> bool:
+        return self.process.poll() is None
+
+
+class LocalEngine:
+    """Gangs on this machine. The arguments are what each node is to have; see `nodes.present`."""
+
+    name = NAME
+
+    def __init__(
+        self,
+        home: Home,
+        *,
+        nodes: int = 1,
+        cpus: float | None = None,
+        memory: int | None = None,
+        gpus: int | None = None,
+        shares: int | None = None,
+    ) -> None:
+        home.create()
+        self.can = Can(shared_folder=True, pretend=nodes > 1 or gpus is not None)
+        self._nodes = present(nodes, cpus=cpus, memory=memory, gpus=gpus, shares=shares)
+        self._home = home
+        self._environment = {name: os.environ[name] for name in contract.INHERITED if name in os.environ}
+        self._lock = threading.Lock()  # around starting, and around the tables below
+        self._children: dict[Spot, _Child] = {}
+        self._drains: dict[Spot, subprocess.Popen[bytes]] = {}
+        self._first_seen: dict[Spot, float] = {}  # of nodes whose shepherd an earlier server may just have started
+        self._archive: Path | None = None
+
+    def nodes(self) -> tuple[Node, ...]:
+        return self._nodes
+
+    def start(self, gang: Gang) -> str:
+        folder = self._folder(gang.key)
+        handle = _handle(gang.nodes)
+        with self._lock:
+            if folder.is_killed():
+                return handle
+            try:
+                folder.create(handle)
+                for task in gang.tasks:
+                    self._start_one(folder, task)
+            except OSError as error:
+                self._undo(folder)
+                raise StartFailed(
+                    f"gang {gang.key} could not be started: {error}; see that the disk under {self._home.root} has "
+                    f"room and that this user may start more processes, then submit again"
+                ) from error
+        return handle
+
+    def poll(self, handles: Mapping[str, str]) -> Mapping[str, Liveness]:
+        self._reap()
+        return {key: self._look(key, handle) for key, handle in handles.items()}
+
+    def kill(self, key: str, handle: str = "") -> bool:
+        folder = self._folder(key)
+        with self._lock:  # a start under way is finished first, and is then swept up whole
+            folder.mark_killed()
+        nodes = _names(handle or folder.handle())
+        _kill_shepherds(key)
+        process.sweep(contract.GANG, key)
+        self._reap()
+        if process.marked(contract.GANG, key):
+            return False
+        for node in nodes:
+            self._drain(folder, node)
+        return True
+
+    def clean(self, key: str, handle: str = "") -> bool:
+        folder = self._folder(key)
+        self._reap()
+        nodes = _names(handle or folder.handle())
+        if any(self._sight(folder, node) != "gone" or self._is_draining(folder, node) for node in nodes):
+            return False
+        for node in nodes:
+            folder.remove_shared(node)
+        folder.remove()
+        self._forget(key)
+        return True
+
+    def leftovers(self) -> tuple[str, ...]:
+        with os.scandir(self._home.gangs) as found:
+            return tuple(sorted(entry.name for entry in found if entry.is_dir() and not entry.name.startswith(".")))
+
+    def close(self) -> None:
+        with self._lock:
+            for child in [*(child.process for child in self._children.values()), *self._drains.values()]:
+                # They are to outlive us: without a return code the object would warn of that when it goes away.
+                child.returncode = child.poll() or 0
+            self._children.clear()
+            self._drains.clear()
+
+    def _folder(self, key: str) -> GangFolder:
+        return GangFolder(self._home.gangs, key)
+
+    def _start_one(self, folder: GangFolder, task: Task) -> None:
+        """Nothing for a node that had its shepherd. One that an earlier server started a moment ago and that does not
+        hold its lock yet gets a second; whichever takes the lock stays, the other goes."""
+        spot = (folder.key, task.node)
+        if spot in self._children or folder.lock(task.node) != "absent":
+            return
+        file = folder.write_task(task)
+        started = self._spawn(folder, task.node, [str(file)], {contract.GANG: folder.key})
+        self._children[spot] = _Child(started, time.monotonic())
+
+    def _spawn(
+        self, folder: GangFolder, node: str, arguments: list[str], mark: Mapping[str, str]
+    ) -> subprocess.Popen[bytes]:
+        with folder.errors(node) as errors:
+            return subprocess.Popen(
+                [sys.executable, "-I", "-S", str(self._shepherd()), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=errors,
+                stderr=errors,
+                cwd=folder.path,
+                env={**self._environment, **mark},
+                start_new_session=True,
+            )
+
+    def _shepherd(self) -> Path:
+        """The shepherd as one file, made on first use and again should someone have tidied it away."""
+        if self._archive is None or not self._archive.exists():
+            self._archive = pyz.build(self._home.root / "shepherd.pyz", SHEPHERD, main=SHEPHERD_MAIN)
+        return self._archive
+
+    def _undo(self, folder: GangFolder) -> None:
+        """A gang or nothing: ends the shepherds that did start."""
+        folder.mark_killed()
+        process.sweep(contract.GANG, folder.key)
+        for spot in [spot for spot in self._children if spot[0] == folder.key]:
+            self._children.pop(spot).process.wait()
+        folder.remove()
+
+    def _look(self, key: str, handle: str) -> Liveness:
+        folder = self._folder(key)
+        if not folder.exists():
+            return Liveness(dict.fromkeys(_names(handle), "gone"))
+        return Liveness({node: self._sight(folder, node) for node in _names(handle or folder.handle())})
+
+    def _sight(self, folder: GangFolder, node: str) -> Sight:
+        try:
+            lock = folder.lock(node)
+        except OSError:
+            return "unknown"
+        if lock == "held":
+            return "alive"
+        if folder.is_killed() or folder.is_done(node) or not folder.exists():
+            return "gone"
+        return self._sight_unlocked(lock, (folder.key, node))
+
+    def _sight_unlocked(self, lock: Lock, spot: Spot) -> Sight:
+        """A shepherd without its lock: it has ended, or has not come to it yet."""
+        now = time.monotonic()
+        child = self._children.get(spot)
+        if child is not None:
+            return "alive" if child.running and now - child.born < STARTING else "gone"
+        waited = now - self._first_seen.setdefault(spot, now)
+        if lock == "absent":
+            return "alive" if waited < STARTING else "gone"
+        return "unknown" if waited < DOUBT else "gone"
+
+    def _drain(self, folder: GangFolder, node: str) -> None:
+        """Has what a dead shepherd could not send any more sent, once, without waiting for it."""
+        if folder.is_done(node) or not folder.had_ranks(node) or not folder.claim_drain(node):
+            return
+        arguments = ["--drain", str(folder.task_file(node))]
+        started = self._spawn(folder, node, arguments, {DRAIN: folder.key})
+        folder.note_drain(node, started.pid)
+        with self._lock:
+            self._drains[folder.key, node] = started
+
+    def _is_draining(self, folder: GangFolder, node: str) -> bool:
+        pid = folder.drain_pid(node)
+        return pid is not None and process.mark(pid, DRAIN) == folder.key
+
+    def _forget(self, key: str) -> None:
+        tables: tuple[dict[Spot, Any], ...] = (self._children, self._drains, self._first_seen)
+        with self._lock:
+            for table in tables:
+                for spot in [spot for spot in table if spot[0] == key]:
+                    del table[spot]
+
+    def _reap(self) -> None:
+        """Takes the exit status of every child that has one, so that none stays behind as a zombie."""
+        with self._lock:
+            for child in [*(child.process for child in self._children.values()), *self._drains.values()]:
+                child.poll()
+
+
+def _handle(nodes: tuple[str, ...]) -> str:
+    return ",".join(nodes)
+
+
+def _names(handle: str) -> list[str]:
+    return handle.split(",") if handle else []
+
+
+def _kill_shepherds(key: str) -> None:
+    """Before the sweep, so that they have no time to make sense of their ranks dying. A shepherd carries the gang's
+    mark but no member's name; a number is only hit while its process still says so."""
+    for pid in process.marked(contract.GANG, key):
+        if process.mark(pid, contract.MEMBER) is None and process.mark(pid, contract.GANG) == key:
+            process.send(pid, signal.SIGKILL)

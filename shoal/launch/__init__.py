@@ -1,0 +1,22 @@
+"""Launchers: how a framework learns of its peers. Adding one is a file here and a line in the catalogue."""
+
+from typing import cast
+
+from shoal.catalogue import Catalogue
+from shoal.launch.api import Launcher, Place
+
+LAUNCHERS = Catalogue(
+    "launcher",
+    {
+        "pytorch": "shoal.launch.pytorch:PyTorch",
+        "command": "shoal.launch.command:Command",
+    },
+)
+
+
+def launcher(framework: str) -> Launcher:
+    """The launcher of a framework; UnknownName with the nearest known one otherwise."""
+    return cast(Launcher, LAUNCHERS.load(framework)())
+
+
+__all__ = ["LAUNCHERS", "Launcher", "Place", "launcher"]

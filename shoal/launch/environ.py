@@ -1,0 +1,104 @@
+"""What every rank is told, whichever the framework: who it is, where its things are, and its share of the slot.
+
+Three layers, later ones win: defaults the user may change, the user's own variables, and facts nobody may change (a
+rank that lied about its number would hang the gang; a GPU that was not given belongs to someone else).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from shoal import contract
+from shoal.contract import Member, Process, Roster
+from shoal.errors import BadSpec
+from shoal.job.roles import Role
+from shoal.job.spec import JobSpec
+from shoal.launch.api import Place
+from shoal.launch.peers import WORKER, peers
+
+# The shepherd puts its own paths in their place: only it knows the node's folders.
+ROSTER_PATH = "@roster"
+SHARED_PATH = "@shared"
+INPUTS_PATH = "@inputs"
+OUTPUTS_PATH = "@outputs"
+
+# Python holds back what it prints into a pipe; a log must be live.
+DEFAULTS = {"PYTHONUNBUFFERED": "1"}
+
+
+def make(
+    argv: Sequence[str],
+    role: Role,
+    member: Member,
+    *,
+    defaults: Mapping[str, str],
+    facts: Mapping[str, str],
+    processes: int,
+) -> Process:
+    """One rank. The slot's CPU and memory are shared out evenly among its `processes`, memory rounded down: together
+    they never get more than the slot was given."""
+    asked = role.resources
+    return Process(
+        name=member.name,
+        argv=list(argv),
+        env={**DEFAULTS, **defaults, **role.env, **facts},
+        memory=None if asked.memory is None else asked.memory // processes,
+        cpu=None if asked.cpu is None else asked.cpu / processes,
+        cpu_quota=asked.cpu_quota,
+    )
+
+
+def argv(spec: JobSpec, role: Role, place: Place) -> list[str]:
+    """The role's own command, else the job's script under its interpreter, else the job's command."""
+    if role.command:
+        return list(role.command)
+    if spec.script:
+        return [spec.environment or place.python, spec.script, *spec.args]
+    if spec.command:
+        return list(spec.command)
+    raise BadSpec(f"role {role.name!r} has nothing to run; give it a command, or the job a script or a command")
+
+
+def facts(spec: JobSpec, roster: Roster, member: Member, place: Place, gpus: Sequence[int]) -> dict[str, str]:
+    """The variables every rank has: SHOAL_* and the GPUs it may see."""
+    told = {
+        contract.GANG: roster.key,
+        contract.JOB: place.job,
+        contract.ATTEMPT: str(place.attempt),
+        contract.ROLE: member.role,
+        contract.INDEX: str(member.index),
+        contract.SIZE: str(len(peers(roster).workers)),
+        contract.MEMBER: member.name,
+        contract.NODE: place.node,
+        contract.ROSTER: ROSTER_PATH,
+        contract.SHARED: SHARED_PATH,
+        contract.INPUTS: INPUTS_PATH,
+        contract.OUTPUTS: OUTPUTS_PATH,
+        **{port_variable(name): str(number) for name, number in member.ports.items()},
+        **_visible(gpus),
+    }
+    if member.role == WORKER:
+        told[contract.RANK] = str(member.index)
+    if spec.strategy:
+        told[contract.STRATEGY] = spec.strategy
+    if place.secret:
+        told[contract.SECRET] = place.secret
+    return told
+
+
+def port_variable(name: str) -> str:
+    return contract.PORT_PREFIX + variable_part(name)
+
+
+def variable_part(name: str) -> str:
+    """A name as part of a variable's: `parameter-server` is `PARAMETER_SERVER`."""
+    return re.sub(r"[^A-Z0-9]", "_", name.upper())
+
+
+def _visible(gpus: Sequence[int]) -> dict[str, str]:
+    """Always set, also empty: a rank without a GPU must not find those of others."""
+    if not gpus:
+        return {"CUDA_VISIBLE_DEVICES": ""}
+    # CUDA numbers the fastest first unless told to count as the driver does, which is how the engine counted.
+    return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus)), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}

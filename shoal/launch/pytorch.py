@@ -1,0 +1,113 @@
+"""PyTorch as torchrun would start it: the same variables, so that torch.distributed, Lightning, Accelerate and
+DeepSpeed find their peers with no changed line.
+
+A worker with several GPUs is several processes, one per GPU. LOCAL_RANK counts the job's workers on a node, and all of
+them see all of the workers' GPUs there in that order, so `cuda:LOCAL_RANK` is each one's own, however the workers were
+cut into slots. The group of torchrun is the node. There is no agent's store: rank 0 serves MASTER_PORT itself.
+Checked against torch 2.13 (`local_elastic_agent.py`, `run.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shoal.contract import Member, Process, Roster
+from shoal.job.roles import Role
+from shoal.job.spec import JobSpec
+from shoal.launch import environ
+from shoal.launch.api import Place
+from shoal.launch.peers import WORKER, peers
+
+MASTER = "master"
+
+
+class PyTorch:
+    """The launcher for torch.distributed and everything built on it."""
+
+    name = "pytorch"
+
+    def processes_per_slot(self, role: Role) -> int:
+        return max(1, role.resources.gpu) if role.name == WORKER else 1
+
+    def ports(self, role: str, index: int) -> tuple[str, ...]:
+        return (MASTER,) if (role, index) == (WORKER, 0) else ()
+
+    def process(self, spec: JobSpec, role: Role, roster: Roster, member: Member, place: Place) -> Process:
+        world = _World.of(roster, member)
+        gpus = (place.node_gpus or place.gpus) if member.role == WORKER else place.gpus
+        facts = {**environ.facts(spec, roster, member, place, gpus), **_master(roster)}
+        if member.role == WORKER:
+            facts |= world.variables() | _elastic(spec, place)
+        return environ.make(
+            environ.argv(spec, role, place),
+            role,
+            member,
+            defaults=_defaults(roster, world),
+            facts=facts,
+            processes=self.processes_per_slot(role),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _World:
+    """One worker's numbers among all workers, and among those of its node."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    group_rank: int
+    group_size: int
+
+    @classmethod
+    def of(cls, roster: Roster, member: Member) -> _World:
+        known = peers(roster)
+        return cls(
+            rank=member.index,
+            size=len(known.workers),
+            local_rank=member.local,
+            local_size=known.workers_on[member.node],
+            group_rank=known.node_number.get(member.node, 0),
+            group_size=len(known.node_number),
+        )
+
+    def variables(self) -> dict[str, str]:
+        numbers = {
+            "RANK": self.rank,
+            "WORLD_SIZE": self.size,
+            "LOCAL_RANK": self.local_rank,
+            "LOCAL_WORLD_SIZE": self.local_size,
+            "GROUP_RANK": self.group_rank,
+            "GROUP_WORLD_SIZE": self.group_size,
+            "ROLE_RANK": self.rank,
+            "ROLE_WORLD_SIZE": self.size,
+        }
+        return {"ROLE_NAME": WORKER, **{name: str(number) for name, number in numbers.items()}}
+
+
+def _master(roster: Roster) -> dict[str, str]:
+    workers = peers(roster).workers
+    if not workers:
+        return {}
+    return {"MASTER_ADDR": workers[0].address, "MASTER_PORT": str(workers[0].ports[MASTER])}
+
+
+def _elastic(spec: JobSpec, place: Place) -> dict[str, str]:
+    """What torchrun tells of restarts; an attempt is to Shoal what a restart of the group is to torchrun."""
+    return {
+        "TORCHELASTIC_RUN_ID": place.job,
+        "TORCHELASTIC_RESTART_COUNT": str(place.attempt - 1),
+        "TORCHELASTIC_MAX_RESTARTS": str(spec.retries),
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+    }
+
+
+def _defaults(roster: Roster, world: _World) -> dict[str, str]:
+    """What torchrun sets only when the user did not, and the loopback interface when nobody is elsewhere: the host's
+    own name may resolve to an address that nothing listens on."""
+    chosen = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
+    if world.local_size > 1:
+        chosen["OMP_NUM_THREADS"] = "1"
+    if peers(roster).on_one_machine:
+        chosen |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+    return chosen

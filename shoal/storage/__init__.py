@@ -1,0 +1,1 @@
+"""Where bytes live: blobs, the chunks of uploaded files, manifests, logs, and the folders jobs write into."""

@@ -1,0 +1,1 @@
+"""One module per revision; a revision that was shipped is never changed."""

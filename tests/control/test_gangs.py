@@ -1,0 +1,99 @@
+"""What shepherds say and hear."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+
+from shoal.contract import Roster
+from shoal.errors import BadSpec, GangOver, NotSignedIn
+from tests.control.conftest import World, log_batch
+
+
+def running(world: World, **raw: object) -> str:
+    job = world.submit(**raw)
+    world.round()
+    key = world.job(job).key
+    world.join_all(key)
+    return key
+
+
+def test_only_the_gangs_own_secret_opens_the_door(world: World) -> None:
+    key = running(world)
+    world.gangs.check(key, world.secret(key))
+    with pytest.raises(NotSignedIn):
+        world.gangs.check(key, world.secret("other-1"))
+    with pytest.raises(GangOver):
+        world.gangs.check("other-1", world.secret("other-1"))
+
+
+def test_an_ended_gang_is_told_so_but_its_last_logs_are_taken(world: World) -> None:
+    key = running(world)
+    world.end_rank(key, "worker-0", 1, exit_code=0)
+    world.leave(key)
+    with pytest.raises(GangOver):
+        world.gangs.check(key, world.secret(key))
+    world.gangs.check(key, world.secret(key), late=True)
+
+
+def test_joining_twice_is_joining_once(world: World) -> None:
+    key = running(world)
+    world.join_all(key)
+    assert world.told(key) == ["launch"]
+
+
+def test_the_roster_tells_everybody_the_same(world: World) -> None:
+    key = running(world, workers=2, servers=1)
+    roster = Roster.from_json(gzip.decompress(world.gangs.roster(key)).decode())
+    assert [member.name for member in roster.members] == ["server-0", "worker-0", "worker-1"]
+    assert all(member.ports["main"] >= 1000 for member in roster.members)
+
+
+def test_launch_gives_each_rank_its_command_and_environment(world: World) -> None:
+    key = running(world, workers=2, env={"A": "b"})
+    told = world.gangs.launch(key, "sim-0")
+    assert [process["name"] for process in told["processes"]] == ["worker-0", "worker-1"]
+    first = told["processes"][0]
+    assert first["argv"] == ["true"]
+    assert (first["env"]["A"], first["env"]["SHOAL_RANK"], first["env"]["SHOAL_GANG"]) == ("b", "0", key)
+    assert world.secret(key) not in json.dumps(told), "a rank never learns its shepherd's secret"
+
+
+def test_directives_are_shown_once_and_in_order(world: World) -> None:
+    key = running(world)
+    first = world.gangs.directives(key, "sim-0", 0)
+    assert [d["kind"] for d in first] == ["launch"]
+    assert world.gangs.directives(key, "sim-0", first[-1]["seq"]) == []
+    world.gangs.direct(key, "stacks", {}, node="sim-0")
+    assert [d["kind"] for d in world.gangs.directives(key, "sim-0", first[-1]["seq"])] == ["stacks"]
+
+
+def test_logs_are_taken_by_offset_neither_lost_nor_doubled(world: World) -> None:
+    key = running(world)
+    one, two = log_batch("worker-0", 0, b"first\n"), None
+    end = world.gangs.logs(key, one)["offsets"]["worker-0"]
+    two = log_batch("worker-0", end, b"second\n")
+    assert world.gangs.logs(key, two)["offsets"]["worker-0"] > end
+    assert world.gangs.logs(key, one + two) == world.gangs.logs(key, two), "sent again, nothing changes"
+    gap = log_batch("worker-0", 10_000, b"later\n")
+    assert world.gangs.logs(key, gap)["offsets"]["worker-0"] < 10_000
+    job = key.rsplit("-", 1)[0]
+    lines = [text for batch in world.parts.logs.read_lines(job) for _, _, text in batch.lines]
+    assert lines == ["first", "second"]
+
+
+@pytest.mark.parametrize("cut", [1, 5, 20])
+def test_a_truncated_batch_is_refused(world: World, cut: int) -> None:
+    key = running(world)
+    whole = log_batch("worker-0", 0, b"a line\n")
+    with pytest.raises(BadSpec, match="whole"):
+        world.gangs.logs(key, whole[:-cut])
+
+
+def test_ends_of_ranks_told_twice_count_once(world: World) -> None:
+    key = running(world, roles={"worker": {"count": 1, "on_lost": "restart"}})
+    for _ in range(3):
+        world.end_rank(key, "worker-0", 1, exit_code=1)
+    assert world.told(key).count("restart") == 1
