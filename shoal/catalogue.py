@@ -1,4 +1,4 @@
-"""Names to plug-ins: each family is a table of `name -> "module:attribute"`, loaded when asked for, open to entry points."""
+"""Names to plug-ins: a family is a table of `name → "module:attribute"`, loaded when asked for, open to others."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 class Catalogue:
     """One family of plug-ins. A wrong name answers with the nearest; a missing dependency with the extra to install."""
 
-    def __init__(
-        self, family: str, entries: Mapping[str, str], extras: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, family: str, entries: Mapping[str, str], extras: Mapping[str, str] | None = None) -> None:
         self.family = family
         self._entries = dict(entries)
         self._extras = dict(extras or {})

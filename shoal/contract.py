@@ -107,9 +107,7 @@ class Roster:
         return next(member for member in self.members if member.name == name)
 
     def to_json(self) -> str:
-        return json.dumps(
-            {"version": self.version, "key": self.key, "members": [asdict(m) for m in self.members]}
-        )
+        return json.dumps({"version": self.version, "key": self.key, "members": [asdict(m) for m in self.members]})
 
     @classmethod
     def from_json(cls, text: str) -> Roster:

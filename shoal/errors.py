@@ -81,9 +81,7 @@ class MissingExtra(ShoalError):
 
     def __init__(self, family: str, name: str, module: str, extra: str | None) -> None:
         fix = f"pip install 'shoal[{extra}]'" if extra else f"pip install {module}"
-        super().__init__(
-            f"{family} {name!r} needs the module {module!r}, which is not installed; run: {fix}", fix=fix
-        )
+        super().__init__(f"{family} {name!r} needs the module {module!r}, which is not installed; run: {fix}", fix=fix)
 
 
 class NotFound(ShoalError):
@@ -142,9 +140,7 @@ class OffsetGap(Conflict):
     code = "offset_gap"
 
     def __init__(self, stream: str, offset: int, expected: int) -> None:
-        super().__init__(
-            f"log {stream} continues at {expected}, not {offset}; send from {expected}", expected=expected
-        )
+        super().__init__(f"log {stream} continues at {expected}, not {offset}; send from {expected}", expected=expected)
         self.expected = expected
 
 
@@ -191,7 +187,8 @@ class ServerRunning(ShoalError):
 
     def __init__(self, url: str, pid: int | None = None) -> None:
         super().__init__(
-            f"a server already runs on this home at {url}; use it, stop it with 'shoal server stop', or set another SHOAL_HOME",
+            f"a server already runs on this home at {url}; "
+            "use it, stop it with 'shoal server stop', or set another SHOAL_HOME",
             url=url,
             pid=pid,
         )

@@ -1,4 +1,4 @@
-"""Where Shoal keeps its things on a machine: the folders under SHOAL_HOME, and the note the running server leaves there."""
+"""Where Shoal keeps its things on a machine: the folders under SHOAL_HOME, and the note of the running server."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from shoal._lib.ids import short_id
 
 HOME_VARIABLE = "SHOAL_HOME"
 
@@ -74,6 +76,15 @@ class Home:
     def create(self) -> None:
         for folder in (self.root, self.blobs, self.logs, self.work, self.gangs):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def identity(self) -> str:
+        """A name that is this home's alone, made once: the server that holds the home's lock may act under it again."""
+        path = self.root / "identity"
+        try:
+            return path.read_text().strip()
+        except FileNotFoundError:
+            write_private(path, short_id(20))
+            return path.read_text().strip()
 
     def write_note(self, note: ServerNote) -> None:
         write_private(self.note_file, json.dumps(asdict(note)))

@@ -52,6 +52,11 @@ class Segments:
             self._look()
             self._cut_torn_end()
 
+    def keep(self, head: int, tail: int, segment_bytes: int) -> None:
+        """Sets how much is kept from the next append on."""
+        with self._lock:
+            self._keep_head, self._keep_tail, self._segment_bytes = head, tail, segment_bytes
+
     @property
     def start(self) -> int:
         """The first kept offset."""

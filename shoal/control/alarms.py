@@ -67,6 +67,7 @@ class Outcome:
     ok: bool
     status: int | None
     error: str | None
+    again: bool = True  # whether a failure is worth another try
 
 
 class Alarms:
@@ -124,7 +125,7 @@ class Alarms:
         async with slots:
             outcome = await self._try(client, delivery)
         now = clock.now()
-        wait = None if outcome.ok else pause_after(delivery.tries + 1)
+        wait = pause_after(delivery.tries + 1) if outcome.again and not outcome.ok else None
         next_at = None if wait is None else now + wait
         await self._call(
             self._store.mark_delivery, delivery.id, outcome.ok, outcome.status, outcome.error, next_at, now
@@ -133,7 +134,7 @@ class Alarms:
     async def _try(self, client: httpx.AsyncClient, delivery: Delivery) -> Outcome:
         hook = await self._call(self._store.webhook, delivery.owner)
         if hook is None:
-            return Outcome(True, None, "the webhook was removed before this could be sent")
+            return Outcome(False, None, "the webhook was removed before this could be sent", again=False)
         body = json.dumps(delivery.payload).encode()
         return await post(client, hook.url, body, headers_for(hook.secret, delivery, body))
 

@@ -169,7 +169,7 @@ class Gangs:
         for stream, offset, packed in _pieces(body):
             try:
                 ends[stream] = self._parts.logs.append(
-                    known.record.id, known.attempt.number, stream, offset, _unpack(packed)
+                    known.record.id, known.attempt.number, stream, offset, _unpack(packed), known.record.spec.log_limit
                 )
             except OffsetGap as gap:
                 ends[stream] = gap.expected

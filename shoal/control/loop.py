@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from shoal._lib import clock
-from shoal._lib.ids import short_id
 from shoal.control.gangs import Gangs
 from shoal.control.parts import Parts, wake_queue
 from shoal.control.seating import members_of, tasks_of
@@ -47,11 +46,12 @@ T = TypeVar("T")
 class Loop:
     """One per server. `run` until cancelled; `gangs` is told what to tell the shepherds."""
 
-    def __init__(self, parts: Parts, gangs: Gangs) -> None:
+    def __init__(self, parts: Parts, gangs: Gangs, holder: str | None = None) -> None:
         self._parts = parts
         self._store = parts.store
         self._gangs = gangs
-        self._holder = short_id()
+        # Only one server can hold a home, so its successor need not wait for the lease of one that was killed.
+        self._holder = holder or parts.home.identity()
         self._lease: Lease | None = None
         self._threads = ThreadPoolExecutor(4, thread_name_prefix="control")
         self._lease_renewed = self._poll_due = self._queue_due = self._touch_due = self._sweep_due = clock.Deadline(0)

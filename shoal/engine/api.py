@@ -87,9 +87,9 @@ class Engine(Protocol):
     def kill(self, key: str, handle: str = "") -> bool:
         """Ends everything of the gang at once, without grace: shepherds, ranks and whatever they forked.
 
-        Returns True when nothing is left, False when something did not die within a few seconds: ask again. Twice, or
+        Returns True when nothing is left. False when something did not die within a few seconds, or when what the
+        shepherds had not sent of the logs is still being sent, which goes on in the background: ask again. Twice, or
         for a gang that is gone or was never started, is harmless; the handle may be empty when it was never stored.
-        What the shepherds had not sent of the logs is sent after, in the background.
         """
         ...
 

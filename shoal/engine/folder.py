@@ -36,7 +36,7 @@ class GangFolder:
     """One gang's folder. Reading one that does not exist is no error: nothing is there."""
 
     def __init__(self, gangs: Path, key: str) -> None:
-        if Path(key).name != key or key.startswith("."):
+        if not key or Path(key).name != key or key.startswith("."):
             raise StartFailed(f"{key!r} cannot be the key of a gang: it names a folder; use letters, digits and '-'")
         self.key = key
         self.path = gangs / key
@@ -97,26 +97,18 @@ class GangFolder:
 
     def mark_killed(self) -> None:
         if self.exists():
-            with suppress(FileNotFoundError):  # cleaned by another thread meanwhile: then nothing is left to mark
+            with suppress(OSError):  # a full disk must not save a gang from being killed, nor one cleaned meanwhile
                 self._file("killed").touch()
 
     def is_killed(self) -> bool:
         return self._file("killed").exists()
 
-    def claim_drain(self, node: str) -> bool:
-        """True for the first who asks, ever: what a dead shepherd left is sent once."""
-        try:
-            os.close(os.open(self._drain(node), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-        except FileExistsError:
-            return False
-        return True
-
     def note_drain(self, node: str, pid: int) -> None:
-        self._drain(node).write_text(str(pid))
+        self._file(f"{node}.drain").write_text(str(pid))
 
     def drain_pid(self, node: str) -> int | None:
         """The pid of the process that sends, or once sent, what the shepherd left; None when there never was one."""
-        text = _read(self._drain(node))
+        text = _read(self._file(f"{node}.drain"))
         return int(text) if text.isdigit() else None
 
     def remove_shared(self, node: str) -> None:
@@ -129,9 +121,6 @@ class GangFolder:
         while self.exists():
             with suppress(FileNotFoundError):  # another thread removes the same folder: go on until it is away
                 shutil.rmtree(self.path)
-
-    def _drain(self, node: str) -> Path:
-        return self._file(f"{node}.drain")
 
     def _file(self, name: str) -> Path:
         return self.path / name

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ from shoal.job.nodes import Node
 
 DOUBT = 1.0  # seconds a free lock may belong to a shepherd that an earlier server started and that is about to take it
 STARTING = 30.0  # seconds a shepherd may take until it holds its lock; a machine in distress starts nothing faster
+DYING = 5.0  # seconds between SIGKILL and the end of a process that is not waiting for a broken disk
+DRAINING = 60.0  # seconds what a dead shepherd left may take to be sent; it lies on this machine, as the server does
 SHEPHERD = ("shoal.shepherd", "shoal.contract", "shoal.catalogue", "shoal.errors", "shoal._lib")
 SHEPHERD_MAIN = "shoal.shepherd.__main__:main"
 DRAIN = "SHOAL_DRAIN"  # marks a process that sends what a dead shepherd left: it is no part of the gang any more
@@ -72,6 +75,7 @@ class LocalEngine:
         self._lock = threading.Lock()  # around starting, and around the tables below
         self._children: dict[Spot, _Child] = {}
         self._drains: dict[Spot, subprocess.Popen[bytes]] = {}
+        self._drain_seen: dict[Spot, float] = {}
         self._first_seen: dict[Spot, float] = {}  # of nodes whose shepherd an earlier server may just have started
         self._archive: Path | None = None
 
@@ -104,21 +108,17 @@ class LocalEngine:
         folder = self._folder(key)
         with self._lock:  # a start under way is finished first, and is then swept up whole
             folder.mark_killed()
-        nodes = _names(handle or folder.handle())
-        _kill_shepherds(key)
-        process.sweep(contract.GANG, key)
-        self._reap()
-        if process.marked(contract.GANG, key):
+        self._kill_children(key)
+        if not _sweep(key):
             return False
-        for node in nodes:
-            self._drain(folder, node)
-        return True
+        nodes = _names(handle or folder.handle())
+        return self._drain(folder, nodes) and not self._is_draining(folder, nodes)
 
     def clean(self, key: str, handle: str = "") -> bool:
         folder = self._folder(key)
         self._reap()
         nodes = _names(handle or folder.handle())
-        if any(self._sight(folder, node) != "gone" or self._is_draining(folder, node) for node in nodes):
+        if any(self._sight(folder, node) != "gone" for node in nodes) or self._is_draining(folder, nodes):
             return False
         for node in nodes:
             folder.remove_shared(node)
@@ -172,12 +172,23 @@ class LocalEngine:
         return self._archive
 
     def _undo(self, folder: GangFolder) -> None:
-        """A gang or nothing: ends the shepherds that did start."""
-        folder.mark_killed()
-        process.sweep(contract.GANG, folder.key)
+        """A gang or nothing: ends the shepherds that did start. The caller holds the lock."""
         for spot in [spot for spot in self._children if spot[0] == folder.key]:
-            self._children.pop(spot).process.wait()
+            child = self._children.pop(spot).process
+            child.kill()
+            child.wait()
+        process.sweep(contract.GANG, folder.key)
         folder.remove()
+
+    def _kill_children(self, key: str) -> None:
+        """By their numbers, which are ours to know: in the instant after exec a process does not show its mark yet."""
+        with self._lock:
+            own = [child.process for spot, child in self._children.items() if spot[0] == key]
+        for child in own:
+            child.kill()
+        for child in own:
+            with suppress(subprocess.TimeoutExpired):  # one that cannot die yet is found by the sweep
+                child.wait(DYING)
 
     def _look(self, key: str, handle: str) -> Liveness:
         folder = self._folder(key)
@@ -207,22 +218,47 @@ class LocalEngine:
             return "alive" if waited < STARTING else "gone"
         return "unknown" if waited < DOUBT else "gone"
 
-    def _drain(self, folder: GangFolder, node: str) -> None:
-        """Has what a dead shepherd could not send any more sent, once, without waiting for it."""
-        if folder.is_done(node) or not folder.had_ranks(node) or not folder.claim_drain(node):
-            return
-        arguments = ["--drain", str(folder.task_file(node))]
-        started = self._spawn(folder, node, arguments, {DRAIN: folder.key})
-        folder.note_drain(node, started.pid)
-        with self._lock:
-            self._drains[folder.key, node] = started
+    def _drain(self, folder: GangFolder, nodes: list[str]) -> bool:
+        """Has what dead shepherds could not send any more sent, without waiting for it; False to be asked again."""
+        try:
+            with self._lock:
+                for node in nodes:
+                    self._drain_one(folder, node)
+        except OSError:
+            return False  # a full disk, or no process to be had: what is to be sent still lies there
+        return True
 
-    def _is_draining(self, folder: GangFolder, node: str) -> bool:
+    def _drain_one(self, folder: GangFolder, node: str) -> None:
+        """Once per shepherd; should two servers try, the shepherd's own lock lets one through."""
+        if folder.is_done(node) or not folder.had_ranks(node) or folder.drain_pid(node) is not None:
+            return
+        started = self._spawn(folder, node, ["--drain", str(folder.task_file(node))], {DRAIN: folder.key})
+        self._drains[folder.key, node] = started
+        folder.note_drain(node, started.pid)
+
+    def _is_draining(self, folder: GangFolder, nodes: list[str]) -> bool:
+        """Whether something is still being sent, by ours or by an earlier server's; what takes too long is ended."""
+        left = False
+        for node in nodes:
+            pid = self._drain_pid(folder, node)
+            if pid is None:
+                continue
+            now = time.monotonic()
+            if now - self._drain_seen.setdefault((folder.key, node), now) < DRAINING:
+                left = True
+            else:
+                process.send(pid, signal.SIGKILL)
+        return left
+
+    def _drain_pid(self, folder: GangFolder, node: str) -> int | None:
+        own = self._drains.get((folder.key, node))
+        if own is not None:
+            return own.pid if own.poll() is None else None
         pid = folder.drain_pid(node)
-        return pid is not None and process.mark(pid, DRAIN) == folder.key
+        return pid if pid is not None and process.mark(pid, DRAIN) == folder.key else None
 
     def _forget(self, key: str) -> None:
-        tables: tuple[dict[Spot, Any], ...] = (self._children, self._drains, self._first_seen)
+        tables: tuple[dict[Spot, Any], ...] = (self._children, self._drains, self._drain_seen, self._first_seen)
         with self._lock:
             for table in tables:
                 for spot in [spot for spot in table if spot[0] == key]:
@@ -243,9 +279,16 @@ def _names(handle: str) -> list[str]:
     return handle.split(",") if handle else []
 
 
-def _kill_shepherds(key: str) -> None:
-    """Before the sweep, so that they have no time to make sense of their ranks dying. A shepherd carries the gang's
-    mark but no member's name; a number is only hit while its process still says so."""
-    for pid in process.marked(contract.GANG, key):
+def _sweep(key: str) -> bool:
+    """Ends everything that carries the gang's mark; True when nothing is left. Costs one look when nothing was.
+
+    Shepherds first, so that they have no time to make sense of their ranks dying: they carry the mark but no member's
+    name. A number is only hit while its process still says so.
+    """
+    found = process.marked(contract.GANG, key)
+    for pid in found:
         if process.mark(pid, contract.MEMBER) is None and process.mark(pid, contract.GANG) == key:
             process.send(pid, signal.SIGKILL)
+    if found:
+        process.sweep(contract.GANG, key)
+    return not found or not process.marked(contract.GANG, key)

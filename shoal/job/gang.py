@@ -1,4 +1,4 @@
-"""What the ends of ranks mean for their gang, by the rules of the roles: go on, restart one, do without it, done, or failed."""
+"""What the ends of ranks mean for their gang, by the roles' rules: go on, restart one, do without it, done, failed."""
 
 from __future__ import annotations
 

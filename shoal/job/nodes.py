@@ -19,7 +19,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One machine as an engine presents it. `shares` bounds how many processes that ask for no CPU sit there at once."""
+    """One machine as an engine presents it. `shares` bounds how many processes that ask for no CPU sit there."""
 
     name: str
     address: str

@@ -1,4 +1,4 @@
-"""Why something happened to a job: a closed set. Each reason knows whose fault it is, whether a retry can help and what to tell."""
+"""Why something happened to a job: a closed set. Each knows whose fault it is, if a retry can help and what to tell."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Fault(StrEnum):
 
 
 class Reason(Enum):
-    """value = (code, fault, advice). `retryable` follows from the fault: only infrastructure is tried again unasked."""
+    """value = (code, fault, advice). Only what is the infrastructure's fault is tried again unasked."""
 
     ADMITTED = ("admitted", Fault.NOBODY, "It waits for its turn; 'shoal why JOB' says what for.")
     BACKOFF = ("backoff", Fault.NOBODY, "It is tried again after a pause.")
@@ -23,7 +23,7 @@ class Reason(Enum):
     EXIT_CODE = (
         "exit_code",
         Fault.USER,
-        "Read the rank's last lines with 'shoal logs JOB --rank RANK --tail 50'; add 'retry_on: any' to retry such failures.",
+        "Read the rank's last lines with 'shoal logs JOB --rank RANK --tail 50'; 'retry_on: any' tries it again.",
     )
     PYTHON_ERROR = (
         "python_error",
@@ -53,7 +53,7 @@ class Reason(Enum):
     KILLED = (
         "killed",
         Fault.INFRASTRUCTURE,
-        "Something outside Shoal killed the process (the system's out-of-memory killer, an administrator): see the node's log.",
+        "Something outside Shoal killed the process (the system's out-of-memory killer, a person): see the node's log.",
     )
     SHEPHERD_LOST = (
         "shepherd_lost",

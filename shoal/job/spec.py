@@ -1,4 +1,4 @@
-"""The job file: one frozen model for YAML, flags, SDK, HTTP and the store. Parsing faults become one BadSpec that lists all."""
+"""The job file: one frozen model for YAML, flags, SDK, HTTP and the store. Faults become one BadSpec that lists all."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ class JobSpec(Frozen):
 
 
 def parse(raw: Any) -> JobSpec:
-    """A specification from plain data; BadSpec lists every fault with its value, the bound and the nearest known key."""
+    """A specification from plain data; BadSpec lists every fault with its value, the bound and the nearest key."""
     if not isinstance(raw, dict):
         raise BadSpec(
             f"a job is a map of keys to values, not {type(raw).__name__}; see 'shoal run --help' for the keys"

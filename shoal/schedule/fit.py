@@ -1,8 +1,8 @@
 """Whether a gang fits, and where: whole or not at all.
 
 Slots are packed onto nodes in order, so servers sit beside workers unless a role is to be kept apart. Equal slots
-remember how far they got: a gang of n slots on m nodes costs n + m steps, not n × m. CPUs are counted in thousandths, so that
-a hundred shares of 0.01 are exactly one core.
+remember how far they got: a gang of n slots on m nodes costs n + m steps, not n × m. CPUs are counted in
+thousandths, so that a hundred shares of 0.01 are exactly one core.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def rooms(nodes: Iterable[Node], held: Iterable[Placement]) -> dict[str, Room]:
 
 
 def place(slots: Iterable[Slot], free: Mapping[str, Room], count_shares: bool = True) -> Placement | None:
-    """A whole placement, or None. `free` is only changed when it fits. Slots that are not needed are left out when full."""
+    """A whole placement, or None. `free` changes only when it fits. Slots not needed are left out when full."""
     trial = {name: room.copy() for name, room in free.items()}
     order = list(trial.values())
     # Sharing is bounded so that a thousand jobs that ask for nothing do not start at once; a gang that alone is larger
@@ -154,7 +154,9 @@ def _too_large(slots: list[Slot], nodes: list[Node]) -> str:
     memory = sum(slot.resources.memory or 0 for slot in slots)
     gpu = sum(slot.resources.gpu for slot in slots)
     apart = ", kept apart by role" if any(slot.apart for slot in slots) else ""
-    return f"the {len(slots)} processes together ask for {cpu:g} CPUs, {format_size(memory)} of memory, {gpu} GPUs{apart}"
+    return (
+        f"the {len(slots)} processes together ask for {cpu:g} CPUs, {format_size(memory)} of memory, {gpu} GPUs{apart}"
+    )
 
 
 def describe(nodes: Iterable[Node]) -> str:

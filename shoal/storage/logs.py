@@ -42,11 +42,6 @@ class LogStore:
         self._births = 0
 
     @property
-    def limit_bytes(self) -> int:
-        """What is kept per stream."""
-        return self._limit
-
-    @property
     def births(self) -> int:
         """Grows whenever a new stream begins."""
         return self._births
@@ -55,12 +50,12 @@ class LogStore:
         """Grows with every append to the job; asking touches no disk."""
         return self._versions.get(job, 0)
 
-    def append(self, job: str, attempt: int, stream: str, offset: int, data: bytes) -> int:
+    def append(self, job: str, attempt: int, stream: str, offset: int, data: bytes, limit: int | None = None) -> int:
         """Joins whole frames on at `offset`; returns the stream's end, which is what the sender may forget up to.
 
         Repeated or overlapping pieces add only what is new; an empty one asks for the end. A piece beyond the end is
         errors.OffsetGap, with the offset expected; what is not whole frames errors.BadChunk. When the disk refuses:
-        its OSError, the stream as it was.
+        its OSError, the stream as it was. `limit`: the bytes to keep of the stream, where a job says so.
         """
         key = _key(job, attempt, stream)
         while True:
@@ -68,7 +63,7 @@ class LogStore:
             with known.lock:
                 if known.gone:
                     continue
-                segments = known.open(self._folder(key), self._limit)
+                segments = known.open(self._folder(key), self._limit if limit is None else limit)
                 before = segments.end
                 end = _join(segments, stream, offset, data)
                 if end != before:
@@ -96,7 +91,7 @@ class LogStore:
             known = self._stream(key)
             with known.lock:
                 if not known.gone:
-                    return known.open(self._folder(key), self._limit)
+                    return known.open(self._folder(key))
 
     def read_lines(
         self,
@@ -207,13 +202,15 @@ class _Stream:
         self.gone = False
         self._segments: Segments | None = None
 
-    def open(self, folder: Path, limit: int) -> Segments:
+    def open(self, folder: Path, limit: int | None = None) -> Segments:
+        """Whoever writes says how much is kept; who only reads leaves it as it is."""
         if self._segments is None:
-            self._segments = Segments(
-                folder,
+            self._segments = Segments(folder)
+        if limit is not None:
+            self._segments.keep(
+                head=limit // 4,
+                tail=limit - limit // 4,
                 segment_bytes=max(4096, min(SEGMENT_BYTES, limit // 16)),
-                keep_head=limit // 4,
-                keep_tail=limit - limit // 4,
             )
         return self._segments
 

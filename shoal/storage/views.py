@@ -45,9 +45,6 @@ class Source(Protocol):
     """What a view needs of the store of logs."""
 
     @property
-    def limit_bytes(self) -> int: ...
-
-    @property
     def births(self) -> int:
         """Grows whenever a new stream begins, whatever the job."""
         ...
@@ -215,8 +212,7 @@ class _Feed:
         return len(payload)
 
     def _gap_line(self, dropped: int) -> str:
-        limit = format_size(self._source.limit_bytes)
-        return f"… {format_size(dropped)} dropped here (log limit {limit} per rank) …"
+        return f"… {format_size(dropped)} dropped here: the log limit of the job was reached …"
 
 
 def natural(stream: str) -> tuple[str, int, str]:

@@ -85,11 +85,10 @@ class Attempts(Part):
     ) -> bool:
         """A shepherd is there; True once all nodes of the gang are. Again only renews what it announced. NotFound."""
         said = {"address": plain(address), "host": plain(host), "ports": to_json(ports), "pid": pid, "last_seen": now}
-        adding = self._insert(shepherds).on_conflict_do_nothing()
         with self._database.write() as connection:
             if not connection.execute(_HAS_NODE, {"key": key, "node": node}).scalar():
                 raise NotFound(f"node {node!r} has no place in the gang {key!r}; end this shepherd", key=key, node=node)
-            if connection.execute(adding, {"key": key, "node": node, "joined_at": now, **said}).rowcount:
+            if self._add(connection, shepherds, {"key": key, "node": node, "joined_at": now, **said}):
                 joined, nodes = connection.execute(_COUNT_JOINED, {"which": key}).one()
             else:
                 connection.execute(_CAME_BACK, {"which": key, "where": node, **said})

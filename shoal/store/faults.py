@@ -61,14 +61,29 @@ def _cause(error: DBAPIError) -> tuple[str, str] | None:
     state = getattr(error.orig, "sqlstate", None)
     if state is not None:
         return _longest(_POSTGRESQL, state)
-    module = type(error.orig).__module__
-    if module.startswith("psycopg") and type(error.orig).__name__ in _CONNECTION_FAULTS:
-        return _AWAY
-    return None
+    return _refusal(error.orig) if type(error.orig).__module__.startswith("psycopg") else None
 
 
-# What psycopg raises, without a SQLSTATE, when there is no server at the other end (any more).
+def _refusal(error: BaseException | None) -> tuple[str, str] | None:
+    """A connection that was never made, or broke, has no SQLSTATE; what the server said, if it did, is in the text."""
+    if type(error).__name__ not in _CONNECTION_FAULTS:
+        return None
+    said = str(error)
+    return next((_POSTGRESQL[state] for words, state in _REFUSALS.items() if words in said), _AWAY)
+
+
 _CONNECTION_FAULTS = frozenset({"OperationalError", "ConnectionTimeout", "InterfaceError"})
+_REFUSALS = {
+    "authentication failed": "28",
+    "no password supplied": "28",
+    "pg_hba.conf": "28",
+    "FATAL:  role ": "28",
+    "FATAL:  database ": "3D000",
+    "too many": "53",
+    "connection slots": "53",
+    "shutting down": "57",
+    "starting up": "57",
+}
 
 
 def _longest(table: dict[str, tuple[str, str]], code: str) -> tuple[str, str] | None:

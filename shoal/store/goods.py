@@ -26,9 +26,8 @@ _NAMES = {
 class Goods(Part):
     def put_manifest(self, owner: str, digest: str, content: str) -> str:
         """Its id, which is the digest. The same twice is one."""
-        adding = self._insert(manifests).on_conflict_do_nothing()
         with self._database.write(safe=True) as connection:
-            connection.execute(adding, {"owner": owner, "digest": digest, "content": content})
+            self._add(connection, manifests, {"owner": owner, "digest": digest, "content": content})
         return digest
 
     def manifest(self, owner: str, manifest_id: str) -> str:

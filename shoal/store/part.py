@@ -1,4 +1,4 @@
-"""What every part of the store stands on: the database, and the checks that several parts make in their transactions."""
+"""What every part of the store stands on: the database, and the checks that several parts make in a transaction."""
 
 from __future__ import annotations
 
@@ -30,6 +30,11 @@ class Part:
     def _insert(self, table: Table) -> sqlite.Insert | postgresql.Insert:
         """An INSERT that can say what happens on a conflict; both databases say it alike."""
         return sqlite.insert(table) if self._database.dialect == "sqlite" else postgresql.insert(table)
+
+    def _add(self, connection: Connection, table: Table, row: dict[str, Any]) -> bool:
+        """Inserts the row unless there is one of its key; whether it did. (An INSERT has no row count everywhere.)"""
+        adding = self._insert(table).on_conflict_do_nothing().returning(*table.primary_key.columns)
+        return connection.execute(adding, row).first() is not None
 
 
 def check_lease(connection: Connection, lease: Lease | None) -> None:

@@ -30,9 +30,8 @@ class People(Part):
     def server_secret(self) -> str:
         """Made once per database, the same for all servers on it."""
         if self._server_secret is None:
-            adding = self._insert(meta).on_conflict_do_nothing()
             with self._database.write(safe=True) as connection:
-                connection.execute(adding, {"name": _SECRET, "value": secrets.token_hex(32)})
+                self._add(connection, meta, {"name": _SECRET, "value": secrets.token_hex(32)})
                 self._server_secret = str(connection.execute(_READ_META, {"name": _SECRET}).scalar_one())
         return self._server_secret
 
@@ -40,7 +39,7 @@ class People(Part):
         """Conflict when the name is taken."""
         row = {"name": name, "password_hash": password_hash, "admin": admin, "created_at": now}
         with self._database.write(safe=True) as connection:
-            if connection.execute(self._insert(users).on_conflict_do_nothing(), row).rowcount == 0:
+            if not self._add(connection, users, row):
                 raise Conflict(f"there is already a user {name!r}; choose another name", user=name)
         return User(name, admin, password_hash, now)
 
@@ -73,7 +72,7 @@ class People(Part):
             owner = connection.execute(_USER.with_for_update(read=True), {"name": user}).first()
             if owner is None:
                 raise NotFound(f"there is no user {user!r}; see 'shoal user ls'", user=user)
-            if connection.execute(self._insert(tokens).on_conflict_do_nothing(), row).rowcount == 0:
+            if not self._add(connection, tokens, row):
                 raise Conflict(f"there is already a token {token_id!r}; make another", token=token_id)
         return Token(token_id, user, bool(owner.admin), secret_hash, plain(label), now, expires_at)
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from shoal._lib import clock, frames
+from shoal._lib.ids import short_id
 from shoal.contract import gang_secret
 from shoal.control import Desk, Gangs, Loop, Parts, User
 from shoal.engine.simulated import SimulatedEngine
@@ -92,7 +93,7 @@ def make_world(tmp_path: Path) -> Iterator[Any]:
             served=Served(engines=("simulated",)),
         )
         gangs = Gangs(parts)
-        world = World(parts, Desk(parts), gangs, Loop(parts, gangs), engine)
+        world = World(parts, Desk(parts), gangs, Loop(parts, gangs, holder=short_id()), engine)
         made.append(world)
         return world
 

@@ -1,4 +1,4 @@
-"""The database's history: every revision ever shipped, oldest first. A database at any other is newer than this Shoal."""
+"""The database's history: every revision ever shipped, oldest first. One that is not here is newer than this Shoal."""
 
 REVISIONS = ("0001",)
 HEAD = REVISIONS[-1]

@@ -1,0 +1,74 @@
+"""Which figures were asked for, and how they are shown: one line each, as soon as it is known."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterable, Sequence
+
+from shoal.bench.catalogue import BENCHES
+from shoal.bench.figure import Bench, Figure
+from shoal.catalogue import Catalogue, nearest
+from shoal.errors import ShoalError, UnknownName
+
+log = logging.getLogger("shoal.bench")
+
+
+def main(names: Sequence[str] = (), as_json: bool = False, benches: Catalogue = BENCHES) -> int:
+    """Measures what was named and prints it. 0 also when a target is missed; 1 when something could not be measured."""
+    plan = group(choose(names, benches), benches)
+    if not as_json:
+        print(_row("figure", "value", "target", "", "peer"), flush=True)
+    broken = 0
+    for measure, wanted in plan.items():
+        try:
+            for figure in measure():
+                if figure.bench in wanted:
+                    print(_json(figure) if as_json else _line(figure), flush=True)
+        except ShoalError as wrong:
+            print(f"{', '.join(wanted)}: {wrong}", file=sys.stderr)
+            broken += 1
+        except Exception:
+            log.exception("%s could not be measured", ", ".join(wanted))
+            broken += 1
+    return 1 if broken else 0
+
+
+def choose(names: Sequence[str], benches: Catalogue = BENCHES) -> list[str]:
+    """The figures whose names begin so, in the catalogue's order; all without a name. UnknownName with the nearest."""
+    known = benches.names()
+    chosen: set[str] = set() if names else set(known)
+    for name in names:
+        fitting = [one for one in known if one.startswith(name)]
+        if not fitting:
+            raise UnknownName(benches.family, name, known, nearest(name, _beginnings(known)))
+        chosen.update(fitting)
+    return [name for name in known if name in chosen]
+
+
+def group(names: Iterable[str], benches: Catalogue = BENCHES) -> dict[Bench, list[str]]:
+    """What to run for these figures: each function once, whatever number of them it gives."""
+    plan: dict[Bench, list[str]] = {}
+    for name in names:
+        plan.setdefault(benches.load(name), []).append(name)
+    return plan
+
+
+def _beginnings(known: Iterable[str]) -> list[str]:
+    """What may be written: `launch.command`, and `launch` for all that begin so."""
+    return sorted({part for name in known for part in (name, name.partition(".")[0])})
+
+
+def _json(figure: Figure) -> str:
+    return json.dumps(figure.to_dict(), ensure_ascii=False)
+
+
+def _line(figure: Figure) -> str:
+    value = f"{figure.value:.4g} {figure.target.unit}"
+    said = "; ".join(text for text in (figure.peer, figure.note) if text)
+    return _row(figure.bench, value, str(figure.target), "ok" if figure.ok else "miss", said)
+
+
+def _row(name: str, value: str, target: str, verdict: str, rest: str) -> str:
+    return f"{name:<16} {value:>14}  {target:<14} {verdict:<5} {rest}".rstrip()

@@ -1,0 +1,133 @@
+"""A function as a job: `@shoal.remote(workers=4)` on it, and calling it runs it on every rank.
+
+The function and its arguments travel by cloudpickle in a folder of their own with a small runner; only the job's own
+processes unpickle them, never the server. What rank 0 returns comes back as JSON.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+
+from shoal.client.connect import current
+from shoal.client.jobs import Job
+from shoal.errors import BadSpec
+
+if TYPE_CHECKING:
+    from shoal.client.http import Api
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+RUNNER = "run_function.py"
+CALL = "call.pkl"
+ABOUT = "call.json"
+
+
+class RemoteFunction(Generic[P, R]):
+    """A function that runs as a job. Called, it waits and returns the result; `submit` returns the job at once."""
+
+    def __init__(self, function: Callable[P, R], api: Api | None, keys: dict[str, Any]) -> None:
+        functools.update_wrapper(self, function)
+        self._function = function
+        self._api = api
+        self._keys = keys
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        result: R = self.submit(*args, **kwargs).result()
+        return result
+
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+        from shoal.client.draft import draft
+
+        with tempfile.TemporaryDirectory(prefix="shoal-function-") as folder:
+            _write(Path(folder), self._function, args, kwargs)
+            keys = {"name": _name(self._function), **self._keys}
+            ready = draft(RUNNER, folder=folder, **keys)
+            api = self._api or current()
+            return Job(api, ready.send(api))
+
+    def local(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Runs the function here, without a job."""
+        return self._function(*args, **kwargs)
+
+
+@overload
+def remote(function: Callable[P, R], /) -> RemoteFunction[P, R]: ...
+
+
+@overload
+def remote(
+    *, workers: int | str = 1, api: Api | None = None, **keys: Any
+) -> Callable[[Callable[P, R]], RemoteFunction[P, R]]: ...
+
+
+def remote(
+    function: Callable[..., Any] | None = None, /, *, workers: int | str = 1, api: Api | None = None, **keys: Any
+) -> Any:
+    """Makes a function run as a job, on `workers` ranks; `keys` are those of the job file, except what it runs."""
+    wrong = sorted({"script", "command", "args", "roles", "folder", "in_place"} & keys.keys())
+    if wrong:
+        raise BadSpec(f"{', '.join(wrong)}: a remote function brings its own; leave it out, or use shoal.submit")
+    settings = {"workers": workers, **keys}
+    if function is not None:
+        return RemoteFunction(function, api, settings)
+    return lambda wrapped: RemoteFunction(wrapped, api, settings)
+
+
+def _write(folder: Path, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    name = getattr(function, "__qualname__", repr(function))
+    (folder / CALL).write_bytes(_pickle(name, function, args, kwargs))
+    (folder / ABOUT).write_text(json.dumps({"function": name, "python": list(sys.version_info[:2])}))
+    source = Path(__file__).with_name(RUNNER)
+    (folder / RUNNER).write_bytes(source.read_bytes())
+
+
+def _pickle(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    import cloudpickle  # type: ignore[import-untyped]
+
+    try:
+        with _by_value(sys.modules.get(function.__module__)):
+            pickled: bytes = cloudpickle.dumps((function, args, kwargs))
+    except Exception as wrong:
+        # Whatever an object's own __reduce__ raises comes out here; the user must learn which call it was.
+        raise BadSpec(
+            f"{name} or its arguments cannot be sent: {wrong}; open files, locks and connections inside the function,"
+            " and pass paths and plain values"
+        ) from wrong
+    return pickled
+
+
+@contextmanager
+def _by_value(module: ModuleType | None) -> Iterator[None]:
+    """The user's own module goes along whole: the job's processes could not import it."""
+    import cloudpickle
+
+    if module is None or module.__name__ == "__main__" or _installed(module):
+        yield
+        return
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+
+
+def _installed(module: ModuleType) -> bool:
+    file = getattr(module, "__file__", None)
+    if file is None:
+        return True
+    return "site-packages" in Path(file).parts or Path(file).is_relative_to(Path(json.__file__).parents[1])
+
+
+def _name(function: Callable[..., Any]) -> str:
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", getattr(function, "__name__", "function")).strip("-._")
+    return plain[:63] or "function"

@@ -1,0 +1,89 @@
+"""Logs and changes of a job as live streams."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Header, Query, Request
+from starlette.responses import StreamingResponse
+
+from shoal.errors import BadRequest
+from shoal.server.feeds import Feeds
+from shoal.server.routing import Asker, Here
+from shoal.server.streams import EventStream
+
+LONGEST_PATTERN = 500  # characters
+
+router = APIRouter(tags=["jobs"])
+_STREAM: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
+
+
+async def _feeds(request: Request) -> Feeds:
+    feeds: Feeds = request.app.state.feeds
+    return feeds
+
+
+Live = Annotated[Feeds, Depends(_feeds)]
+
+
+@router.get("/jobs/{ref}/logs", response_model=None, response_class=StreamingResponse, responses=_STREAM)
+async def logs(
+    ref: str,
+    service: Here,
+    user: Asker,
+    live: Live,
+    rank: Annotated[str, Query(description="worker-0,server-1; a number alone means that worker")] = "",
+    since: Annotated[float | None, Query(ge=0, lt=2**33, description="seconds since the epoch")] = None,
+    tail: Annotated[int | None, Query(ge=0, le=1_000_000)] = None,
+    grep: Annotated[str | None, Query(max_length=LONGEST_PATTERN, description="regular expression")] = None,
+    follow: bool = False,
+    cursor: str | None = None,
+    attempt: Annotated[int | None, Query(ge=1)] = None,
+    last_event_id: Annotated[str | None, Header()] = None,
+) -> EventStream:
+    """The lines of all ranks in the order of time, from behind `cursor` or Last-Event-ID; last an `end` event."""
+    record = await service.call(service.desk.find, user, ref)
+    names = _streams(rank)
+    pattern = compile_pattern(grep)
+    view = await service.call(
+        service.parts.logs.follow,
+        record.id,
+        streams=names,
+        since_us=None if since is None else int(since * 1_000_000),
+        tail=tail,
+        grep=pattern,
+        cursor=last_event_id or cursor,
+        attempt=attempt,
+    )
+    shared = names is None and pattern is None and attempt is None
+    return EventStream(service, live.lines(record.id, view, follow, shared))
+
+
+@router.get("/jobs/{ref}/watch", response_model=None, response_class=StreamingResponse, responses=_STREAM)
+async def watch(ref: str, service: Here, user: Asker, live: Live) -> EventStream:
+    """The job now and whenever it changed, until it has ended."""
+    record = await service.call(service.desk.find, user, ref)
+    return EventStream(service, live.watch(record.id))
+
+
+def _streams(rank: str) -> list[str] | None:
+    words = [word.strip() for word in rank.split(",") if word.strip()]
+    return [f"worker-{word}" if word.isdigit() else word for word in words] or None
+
+
+def compile_pattern(text: str | None) -> re.Pattern[str] | None:
+    """BadRequest for what is no regular expression, and for repeats inside repeats, which can take for ever."""
+    if not text:
+        return None
+    try:
+        pattern = re.compile(text)
+    except (re.error, RecursionError, OverflowError) as wrong:
+        raise BadRequest(f"grep: {text!r} is not a regular expression: {wrong}") from None
+    if _NESTED.search(text):
+        raise BadRequest(f"grep: {text!r} repeats a repetition, which can take for ever; write it without (…+)+")
+    return pattern
+
+
+# A group that ends in a repeat and is repeated itself: (a+)+, (a*b*)*, (.*)*; what backtracking cannot bear.
+_NESTED = re.compile(r"[+*}]\??\)(?:[+*]|\{\d*,\d*\})")

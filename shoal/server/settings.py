@@ -1,0 +1,106 @@
+"""What an administrator may set: config.toml under SHOAL_HOME, and the server's flags, which go before it.
+
+[server]
+host = "127.0.0.1"
+nodes = 2
+
+[sizes.small]
+cpu = 1
+memory = "2GiB"
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, ValidationError
+
+from shoal._lib.quantities import parse_size
+from shoal.catalogue import nearest
+from shoal.errors import BadConfig
+from shoal.home import Home
+from shoal.job.fields import Frozen, Name, Resources
+
+DEFAULT_HOST = "127.0.0.1"
+SIZES = {
+    "small": Resources(cpu=1, memory=2 << 30),
+    "medium": Resources(cpu=2, memory=4 << 30),
+    "large": Resources(cpu=4, memory=16 << 30),
+}
+
+
+def _bytes(value: Any) -> Any:
+    return parse_size(value) if isinstance(value, str) else value
+
+
+class ServerSettings(Frozen):
+    """The table [server]; each key is also a flag of `python -m shoal.server`."""
+
+    host: str = Field(DEFAULT_HOST, min_length=1)
+    port: int | None = Field(None, ge=0, le=65535, description="kept from the last start when left out")
+    nodes: int = Field(1, ge=1, le=10_000, description="present this machine as several nodes")
+    cpus: float | None = Field(None, gt=0, description="per node; counted when left out")
+    memory: Annotated[int, BeforeValidator(_bytes), Field(gt=0)] | None = Field(None, description="per node")
+    gpus: int | None = Field(None, ge=0, le=64, description="per node; counted when left out")
+    shares: int | None = Field(None, ge=1, description="processes that ask for no CPU, per node")
+    engine: Name = Field("local", description="where jobs run that name no engine")
+    database: str | None = Field(None, description="URL; SQLite under SHOAL_HOME when left out")
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    behind_proxy: bool = False
+
+
+class Settings(Frozen):
+    server: ServerSettings = Field(default_factory=ServerSettings)
+    sizes: dict[Name, Resources] = Field(default_factory=lambda: dict(SIZES))
+
+
+def read_settings(home: Home, flags: Mapping[str, Any]) -> Settings:
+    """config.toml with the flags that were given on top; BadConfig names the key and the nearest known one."""
+    raw = _read_file(home.config_file)
+    given = {key: value for key, value in flags.items() if value is not None}
+    table = raw.get("server", {})
+    if not isinstance(table, dict):
+        raise BadConfig(f"{home.config_file}: 'server' is {table!r}; write it as a table: [server]")
+    try:
+        settings = Settings.model_validate({**raw, "server": {**table, **given}})
+    except ValidationError as invalid:
+        raise BadConfig(f"{home.config_file} or a flag: {_explain(invalid)}") from None
+    if bool(settings.server.tls_cert) != bool(settings.server.tls_key):
+        raise BadConfig("tls_cert and tls_key belong together: give both, or neither for a self-signed certificate")
+    return settings
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as wrong:
+        raise BadConfig(f"{path} cannot be read: {wrong}; make it a readable text file or remove it") from None
+    except tomllib.TOMLDecodeError as wrong:
+        raise BadConfig(f"{path} is not TOML: {wrong}; correct that line") from None
+
+
+def _explain(invalid: ValidationError) -> str:
+    return "; ".join(_fault(error) for error in invalid.errors(include_url=False))
+
+
+def _fault(error: Any) -> str:
+    *parents, key = [str(part) for part in error["loc"]]
+    where = ".".join([*parents, key])
+    if error["type"] == "extra_forbidden":
+        known = _known_keys(parents)
+        near = nearest(key, known)
+        return f"{where}: no such key; " + (f"did you mean {near!r}?" if near else f"known: {', '.join(known)}")
+    message = str(error["msg"]).removeprefix("Value error, ")
+    return f"{where}: {message} (got {error.get('input')!r})"
+
+
+def _known_keys(parents: list[str]) -> list[str]:
+    if not parents:
+        return list(Settings.model_fields)
+    return list(ServerSettings.model_fields if parents[0] == "server" else Resources.model_fields)

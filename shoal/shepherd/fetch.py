@@ -1,0 +1,99 @@
+"""Gets from the server what a launch needs: processes, code, inputs, roster; in a thread, so that a stop is heard."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import fields
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, Dict, List, Optional
+
+from shoal.contract import Process
+from shoal.errors import GangOver, ServerAway
+from shoal.shepherd.gang import Gang, pause
+from shoal.shepherd.journal import Journal
+from shoal.shepherd.mail import Mailbox
+from shoal.shepherd.place import Place, fill_once
+from shoal.shepherd.unpack import BadArchive, unpack
+from shoal.shepherd.wire import WireError
+
+
+class Fetcher:
+    """Answers each wish with a letter: `prepared` (processes, member), or `unprepared` with what to tell the user."""
+
+    def __init__(self, gang: Gang, place: Place, mailbox: Mailbox, journal: Journal) -> None:
+        self._gang = gang
+        self._place = place
+        self._mailbox = mailbox
+        self._journal = journal
+        self._wishes: SimpleQueue[Optional[str]] = SimpleQueue()
+
+    def prepare(self, member: str = "") -> None:
+        """For all seats, or for one that starts again."""
+        self._wishes.put(member)
+
+    def renew_roster(self) -> None:
+        self._wishes.put(None)
+
+    def run(self) -> None:
+        try:
+            while True:
+                member = self._wishes.get()
+                if member is None:
+                    self._renew_roster()
+                else:
+                    self._prepare(member)
+        except GangOver as over:
+            self._mailbox.put("over", why=over.message)
+
+    def _prepare(self, member: str) -> None:
+        try:
+            processes = self._fetch()
+        except (BadArchive, OSError) as error:
+            self._mailbox.put("unprepared", member=member, message=f"the node could not be made ready: {error}")
+        else:
+            wanted = [each for each in processes if member in ("", each.name)]
+            self._mailbox.put("prepared", member=member, processes=wanted)
+
+    def _fetch(self) -> List[Process]:
+        launch = self._gang.again(self._gang.launch)
+        if launch.get("code"):
+            self._fill("code", self._place.work)
+        self._place.work.mkdir(parents=True, exist_ok=True)
+        for name in launch.get("inputs") or ():
+            self._fill(f"inputs/{name}", self._place.inputs / name)
+        self._fetch_roster()
+        return [_process(raw) for raw in launch["processes"]]
+
+    def _renew_roster(self) -> None:
+        """Again until the disk takes it: the ranks live on with the old one meanwhile."""
+        tries = 0
+        while True:
+            try:
+                return self._fetch_roster()
+            except OSError as error:
+                self._journal.note(f"the new roster cannot be written: {error}")
+                time.sleep(pause(tries))
+                tries += 1
+
+    def _fetch_roster(self) -> None:
+        self._place.write_roster(self._gang.again(self._gang.roster))
+
+    def _fill(self, what: str, folder: Path) -> None:
+        fill_once(folder, lambda: self._gang.again(lambda: self._download(what, folder)))
+
+    def _download(self, what: str, folder: Path) -> None:
+        answer = self._gang.open_tar(what)
+        try:
+            unpack(answer, folder)
+            answer.read()
+        except WireError as error:
+            raise ServerAway(f"{what} broke off: {error}") from error
+        finally:
+            self._gang.close_tar(answer)
+
+
+def _process(raw: Dict[str, Any]) -> Process:
+    """Lenient when reading: a newer server may say more than we know."""
+    known = {field.name for field in fields(Process)}
+    return Process(**{name: value for name, value in raw.items() if name in known})
