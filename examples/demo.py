@@ -53,13 +53,17 @@ def command() -> str:
 
 
 def print_next_steps(job: shoal.Job) -> None:
-    shown = command()
-    print(f"\nThe server keeps running at {job.api.url} and the job is kept. Look again with:")
-    print(f"  {shown} jobs                 all jobs")
-    print(f"  {shown} show {job.id}        ranks, attempts, events")
-    print(f"  {shown} logs {job.id}        what the workers printed")
-    print(f"  {shown} get {job.id}         the trained model, into this folder")
-    print(f"  {shown} server stop          when you are done\n")
+    steps = {
+        "jobs": "all jobs",
+        f"show {job.id}": "its ranks, attempts and events",
+        f"logs {job.id}": "what the workers printed",
+        f"get {job.id}": "what it wrote, the trained model among it",
+        "server stop": "when you are done",
+    }
+    print(f"\nThe server keeps running at {job.api.url} and keeps the job. Look again with:")
+    for words, meaning in steps.items():
+        print(f"  {command()} {words.ljust(16)}  {meaning}")
+    print()
 
 
 if __name__ == "__main__":

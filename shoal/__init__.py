@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib
 import sys
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 __version__ = "0.1.0"
 
-# Public name → where it lives. Loaded when asked for, so that `import shoal` costs next to nothing.
+# Public name → where it lives. Loaded when asked for, so that `import shoal` costs next to nothing; the types are in
+# __init__.pyi, so that this root of all packages imports none of them.
 _HOMES = {
     "AsyncJob": "shoal.client.aio",
     "CommandJob": "shoal.client.kinds",
@@ -62,26 +63,6 @@ __all__ = [
     "submit",
 ]
 
-if TYPE_CHECKING:
-    from shoal.client.aio import AsyncJob, ajob, ajobs, asubmit
-    from shoal.client.connect import connect
-    from shoal.client.jobs import Job, JobFailed, job, jobs, submit
-    from shoal.client.kinds import (
-        CommandJob,
-        HorovodJob,
-        JaxJob,
-        LightGBMJob,
-        MXNetJob,
-        PaddleJob,
-        TensorFlowJob,
-        TorchJob,
-        XGBoostJob,
-    )
-    from shoal.client.lines import LogLine
-    from shoal.client.remote import remote
-    from shoal.errors import ShoalError
-    from shoal.job.spec import JobSpec
-
 
 def __getattr__(name: str) -> Any:
     if name == "job":
@@ -101,9 +82,7 @@ class _JobPackage(types.ModuleType):
     """`shoal.job` is a package and, called with a reference, the function that finds a job."""
 
     def __call__(self, ref: str, api: Any = None) -> Any:
-        from shoal.client.jobs import job
-
-        return job(ref, api)
+        return importlib.import_module("shoal.client.jobs").job(ref, api)
 
 
 class _Shoal(types.ModuleType):

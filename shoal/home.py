@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -80,11 +81,13 @@ class Home:
     def identity(self) -> str:
         """A name that is this home's alone, made once: the server that holds the home's lock may act under it again."""
         path = self.root / "identity"
-        try:
-            return path.read_text().strip()
-        except FileNotFoundError:
-            write_private(path, short_id(20))
-            return path.read_text().strip()
+        if not path.exists():
+            draft = path.with_name(f".identity.{os.getpid()}")
+            write_private(draft, short_id(20))
+            with suppress(FileExistsError):  # another process was first: its name is the home's
+                path.hardlink_to(draft)
+            draft.unlink()
+        return path.read_text().strip()
 
     def write_note(self, note: ServerNote) -> None:
         write_private(self.note_file, json.dumps(asdict(note)))

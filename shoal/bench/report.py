@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
 import sys
 from collections.abc import Iterable, Sequence
 
@@ -20,19 +21,31 @@ def main(names: Sequence[str] = (), as_json: bool = False, benches: Catalogue = 
     plan = group(choose(names, benches), benches)
     if not as_json:
         print(_row("figure", "value", "target", "", "peer"), flush=True)
-    broken = 0
-    for measure, wanted in plan.items():
-        try:
-            for figure in measure():
-                if figure.bench in wanted:
-                    print(_json(figure) if as_json else _line(figure), flush=True)
-        except ShoalError as wrong:
-            print(f"{', '.join(wanted)}: {wrong}", file=sys.stderr)
-            broken += 1
-        except Exception:
-            log.exception("%s could not be measured", ", ".join(wanted))
-            broken += 1
-    return 1 if broken else 0
+    before = signal.signal(signal.SIGTERM, _leave)
+    try:
+        measured = [_measure(measure, wanted, as_json) for measure, wanted in plan.items()]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return 0 if all(measured) else 1
+
+
+def _measure(measure: Bench, wanted: list[str], as_json: bool) -> bool:
+    """Prints the wanted figures of one function; False, and why, when it could not measure them."""
+    try:
+        for figure in measure():
+            if figure.bench in wanted:
+                print(_json(figure) if as_json else _line(figure), flush=True)
+        return True
+    except ShoalError as wrong:
+        print(f"{', '.join(wanted)}: {wrong}", file=sys.stderr)
+    except Exception:
+        log.exception("%s could not be measured", ", ".join(wanted))
+    return False
+
+
+def _leave(*_: object) -> None:
+    """Asked to end: as by Ctrl-C, so that the server being measured ends as well."""
+    raise KeyboardInterrupt
 
 
 def choose(names: Sequence[str], benches: Catalogue = BENCHES) -> list[str]:

@@ -21,7 +21,7 @@ import uvloop
 from shoal._lib.clock import Deadline
 from shoal.bench.figure import Figure, Target
 from shoal.bench.meters import CpuMeter
-from shoal.bench.simulated import NAME, note_file, publish
+from shoal.bench.idle import NAME, note_file, publish
 from shoal.bench.site import Site, site
 from shoal.bench.wire import Connection, host_of, request
 from shoal.client.http import BASE
@@ -32,6 +32,7 @@ SHEPHERDS = 5_000
 BEAT = 10.0  # seconds
 BEATING = 30.0  # seconds measured
 LIMIT = 240.0  # seconds to join
+PORT = 40_000  # what every one of them says it has reserved
 HAND_OVER = 60.0  # seconds from submit to the engine
 
 
@@ -77,7 +78,7 @@ async def _play(running: Site, told: dict[str, Any]) -> tuple[float, int, float]
     host, port = host_of(running.api.url)
     headers = {"Host": f"{host}:{port}", "Authorization": f"{AUTH_SCHEME} {told['secret']}", "Accept-Encoding": "gzip"}
     gang = _Gang(host, port, f"{BASE}/gangs/{told['key']}", headers)
-    shepherds = [_Shepherd(gang, node, seats) for node, seats in told["nodes"].items()]
+    shepherds = [_Shepherd(gang, node, ports) for node, ports in told["ports"].items()]
     began = time.monotonic()
     async with asyncio.timeout(LIMIT):
         rosters = await asyncio.gather(*(shepherd.join() for shepherd in shepherds))
@@ -115,10 +116,10 @@ def _check_beats(shepherds: list[_Shepherd], beating: list[asyncio.Task[None]]) 
 class _Shepherd:
     """One connection that behaves as a shepherd does."""
 
-    def __init__(self, gang: _Gang, node: str, seats: list[str]) -> None:
+    def __init__(self, gang: _Gang, node: str, ports: dict[str, list[str]]) -> None:
         self._gang = gang
         self._node = node
-        self._seats = seats
+        self._ports = {seat: dict.fromkeys(names, PORT) for seat, names in ports.items()}
         self._seen = 0
         self._connection: Connection | None = None
         self.beats = 0
@@ -126,9 +127,8 @@ class _Shepherd:
     async def join(self) -> bytes:
         """Returns the packed roster, once there is one."""
         self._connection = await Connection.open(self._gang.host, self._gang.port)
-        ports = {seat: {"bench": 40_000} for seat in self._seats}
         about = {"node": self._node, "host": self._node, "address": "127.0.0.1", "pid": 1, "version": "1"}
-        await self._ask("POST", "/join", {**about, "ports": ports})
+        await self._ask("POST", "/join", {**about, "ports": self._ports})
         while "launch" not in await self._beat(BEAT):
             pass
         await self._ask("GET", f"/launch?node={self._node}")

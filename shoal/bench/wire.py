@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from typing import cast
 from urllib.parse import urlsplit
 
 _HEAD_END = b"\r\n\r\n"
@@ -37,8 +38,7 @@ class Connection(asyncio.Protocol):
         return connection
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)
 
     async def ask(self, message: bytes) -> bytes:
         """The body of the answer; ConnectionError for anything but 200."""
@@ -84,23 +84,32 @@ class Connection(asyncio.Protocol):
 
 
 class Stream(asyncio.Protocol):
-    """A stream of events; each one's raw text goes to `take`. Knows just enough of chunks to step over their sizes."""
+    """A stream of events; each one's raw text, with what frames it on the wire, goes to `take`. `over` when it ends."""
 
     def __init__(self, message: bytes, take: Callable[[bytes], None]) -> None:
         self._message = message
         self._take = take
         self._buffer = b""
-        self.over = asyncio.get_running_loop().create_future()
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        transport.write(self._message)
+        cast(asyncio.Transport, transport).write(self._message)
 
     def data_received(self, data: bytes) -> None:
         *events, self._buffer = (self._buffer + data).split(b"\n\n")
-        for one in events:
-            self._take(one)
+        try:
+            for one in events:
+                self._take(one)
+        except Exception as wrong:
+            self._end(wrong)
 
     def connection_lost(self, error: Exception | None) -> None:
-        if not self.over.done():
+        self._end(error)
+
+    def _end(self, error: Exception | None) -> None:
+        if self.over.done():
+            return
+        if error is None:
             self.over.set_result(None)
+        else:
+            self.over.set_exception(error)

@@ -33,8 +33,8 @@ def alert_set(
     """Set your webhook; each message is signed with the secret (HMAC-SHA256).
 
     Examples:
-      shoal alert set https://example.org/hook
-      shoal alert set https://example.org/hook --on failure --on overrun
+    shoal alert set https://example.org/hook
+    shoal alert set https://example.org/hook --on failure --on overrun
     """
     from shoal.client.connect import connect
 
@@ -51,7 +51,7 @@ def alert_show(as_json: Json = False) -> None:
     """Show your webhook.
 
     Example:
-      shoal alert show
+    shoal alert show
     """
     from shoal.client.connect import connect
 
@@ -67,7 +67,7 @@ def alert_remove() -> None:
     """Remove your webhook.
 
     Example:
-      shoal alert rm
+    shoal alert rm
     """
     from shoal.client.connect import connect
 
@@ -80,7 +80,7 @@ def alert_test(as_json: Json = False) -> None:
     """Send a test message to your webhook.
 
     Example:
-      shoal alert test
+    shoal alert test
     """
     from shoal.client.connect import connect
 
@@ -99,7 +99,7 @@ def alert_log(
     """List what was sent to your webhook, with the answers.
 
     Example:
-      shoal alert log --limit 10
+    shoal alert log --limit 10
     """
     from shoal.client.connect import connect
 

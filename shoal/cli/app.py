@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from shoal import __version__
 from shoal.catalogue import nearest
 from shoal.cli.errors import report
 from shoal.errors import UnknownName
@@ -72,9 +73,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
-
-        print(f"shoal {version('shoal')}")
+        print(f"shoal {__version__}")
         raise typer.Exit
 
 

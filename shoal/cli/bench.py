@@ -6,9 +6,12 @@ from typing import Annotated
 
 import typer
 
-from shoal.errors import MissingExtra
+from shoal.catalogue import Catalogue
 
 app = typer.Typer()
+
+# By name, because doors do not import each other.
+DOORS = Catalogue("command", {"bench": "shoal.bench:main"}, {"bench": "dev"})
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -22,12 +25,9 @@ def bench(
     """Measure Shoal on this machine, next to its peers.
 
     Examples:
-      shoal bench
-      shoal bench launch list --json
+    shoal bench
+    shoal bench launch list --json
     """
-    try:
-        from shoal.bench import main
-    except ImportError as missing:
-        raise MissingExtra("command", "bench", str(missing.name), None) from missing
+    main = DOORS.load("bench")
     arguments = [*(names or []), *ctx.args, *(["--json"] if as_json else [])]
     raise typer.Exit(int(main(arguments) or 0))

@@ -30,8 +30,8 @@ def clone(
     """Submit a job again with the same code, changed by flags.
 
     Examples:
-      shoal clone 7f3k
-      shoal clone digits --workers 4 --name digits-4 --follow
+    shoal clone 7f3k
+    shoal clone digits --workers 4 --name digits-4 --follow
     """
     from shoal.cli.follow import follow_to_end
     from shoal.cli.run import print_sent
@@ -54,7 +54,7 @@ def diff(
     """Show which keys differ between two jobs.
 
     Example:
-      shoal diff 7f3k 9qm2
+    shoal diff 7f3k 9qm2
     """
     from shoal.client.connect import connect
     from shoal.client.jobs import job as find

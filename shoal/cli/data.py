@@ -34,8 +34,8 @@ def get(
     """Fetch what a job wrote, also of a failed one; goes on where a broken fetch stopped.
 
     Examples:
-      shoal get digits
-      shoal get 7f3k results --path checkpoints
+    shoal get digits
+    shoal get 7f3k results --path checkpoints
     """
     from shoal.client import data as client
     from shoal.client.connect import connect
@@ -59,8 +59,8 @@ def data_put(
     """Send a file or a folder into your pool; sends only what is not there yet.
 
     Examples:
-      shoal data put digits/ pool://me/digits
-      shoal data put model.pt pool://me/models/
+    shoal data put digits/ pool://me/digits
+    shoal data put model.pt pool://me/models/
     """
     from shoal.client import data as client
     from shoal.client.connect import connect
@@ -79,8 +79,8 @@ def data_get(
     """Fetch a file or a folder; goes on where a broken fetch stopped.
 
     Examples:
-      shoal data get pool://me/digits digits/
-      shoal data get job://7f3k/model.pt
+    shoal data get pool://me/digits digits/
+    shoal data get job://7f3k/model.pt
     """
     from shoal.client import data as client
     from shoal.client.connect import connect
@@ -98,8 +98,8 @@ def data_list(
     """List files in your pool or in a job.
 
     Examples:
-      shoal data ls
-      shoal data ls job://7f3k/ --json
+    shoal data ls
+    shoal data ls job://7f3k/ --json
     """
     from shoal.client import data as client
     from shoal.client.connect import connect
@@ -123,7 +123,7 @@ def data_remove(
     """Remove files from your pool.
 
     Example:
-      shoal data rm pool://me/digits --yes
+    shoal data rm pool://me/digits --yes
     """
     from shoal.client import data as client
     from shoal.client.connect import connect

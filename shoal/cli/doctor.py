@@ -50,8 +50,8 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
     Looks at Python, ports, disk, GPUs, cgroups, clock, limits and the server; leaves with 1 if something fails.
 
     Examples:
-      shoal doctor
-      shoal doctor --json
+    shoal doctor
+    shoal doctor --json
     """
     findings = examine(Home.here())
     if as_json:

@@ -31,8 +31,8 @@ def stop(
     """Stop jobs: SIGTERM, a pause for saving, then SIGKILL.
 
     Examples:
-      shoal stop digits
-      shoal stop 7f3k 9qm2 --grace 1m --message "wrong data"
+    shoal stop digits
+    shoal stop 7f3k 9qm2 --grace 1m --message "wrong data"
     """
     from shoal.client.connect import connect
     from shoal.client.jobs import job as find
@@ -58,8 +58,8 @@ def rm(
     """Remove ended jobs with their logs and outputs.
 
     Examples:
-      shoal rm digits
-      shoal rm 7f3k 9qm2 --yes
+    shoal rm digits
+    shoal rm 7f3k 9qm2 --yes
     """
     import sys
 

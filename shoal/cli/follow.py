@@ -6,6 +6,7 @@ breaks, the lines go on and the outcome is still the server's.
 
 from __future__ import annotations
 
+import select
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130  # what a shell gives for Ctrl-C
 TIMED_OUT = 124  # what timeout(1) gives
+LEAVE = "l"
 WONDER = 2.0  # seconds in the queue after which the reason is asked for, and asked again
 _BY_REASON = {"user_stop": INTERRUPTED, "max_duration": TIMED_OUT, "overrun": TIMED_OUT}
 
@@ -150,11 +152,15 @@ def _nothing() -> Iterator[None]:
 
 def _ask(question: str) -> str:
     """The answer in lower case; a second Ctrl-C, or the end of input, leaves the job running."""
+    print(question, end="", flush=True)
     try:
-        return input(question).strip().lower()
-    except (KeyboardInterrupt, EOFError):
+        # input() would miss a Ctrl-C that comes between its prompt and its read; here it is noticed at the next turn.
+        while not select.select([sys.stdin], [], [], 0.2)[0]:
+            continue
+        return sys.stdin.readline().strip().lower() or LEAVE
+    except KeyboardInterrupt:
         print()
-        return "l"
+        return LEAVE
 
 
 def exit_code(job: dict[str, Any]) -> int:

@@ -38,8 +38,8 @@ def jobs(
     """List jobs, newest first.
 
     Examples:
-      shoal jobs --state running --state queued
-      shoal jobs --all --tag nightly --json
+    shoal jobs --state running --state queued
+    shoal jobs --all --tag nightly --json
     """
     from shoal.client import jobs as client
     from shoal.client.connect import connect

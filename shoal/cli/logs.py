@@ -43,9 +43,9 @@ def logs(
     """Print what a job's ranks printed, merged in time order.
 
     Examples:
-      shoal logs digits --follow
-      shoal logs 7f3k --rank worker-1 --tail 50
-      shoal logs 7f3k --grep 'loss|nan' --since 20m --time
+    shoal logs digits --follow
+    shoal logs 7f3k --rank worker-1 --tail 50
+    shoal logs 7f3k --grep 'loss|nan' --since 20m --time
     """
     from shoal.client.connect import connect
     from shoal.client.jobs import job as find

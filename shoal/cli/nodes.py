@@ -21,8 +21,8 @@ def nodes(as_json: Json = False) -> None:
     """List the nodes with what they have and what is free.
 
     Examples:
-      shoal nodes
-      shoal nodes --json
+    shoal nodes
+    shoal nodes --json
     """
     from shoal.client.connect import connect
 
@@ -39,7 +39,7 @@ def engine_list(as_json: Json = False) -> None:
     """List the engines this server can use.
 
     Example:
-      shoal engine ls
+    shoal engine ls
     """
     from shoal.client.connect import connect
 

@@ -38,8 +38,8 @@ def user_add(
     """Add a user; asks for the password twice.
 
     Examples:
-      shoal user add lin
-      pass show lin | shoal user add lin --password-stdin
+    shoal user add lin
+    pass show lin | shoal user add lin --password-stdin
     """
     from shoal.client.connect import connect
 
@@ -57,7 +57,7 @@ def user_list(as_json: Json = False) -> None:
     """List the users.
 
     Example:
-      shoal user ls
+    shoal user ls
     """
     from shoal.client.connect import connect
 
@@ -77,7 +77,7 @@ def user_remove(
     """Remove a user; the user's tokens die with it.
 
     Example:
-      shoal user rm lin --yes
+    shoal user rm lin --yes
     """
     from shoal.client.connect import connect
 
@@ -106,8 +106,8 @@ def token_new(
     """Make a token and print it, once; it is shown never again.
 
     Examples:
-      shoal token new --label laptop --expires 30d
-      SHOAL_TOKEN=$(shoal token new --user lin --password-stdin < password)
+    shoal token new --label laptop --expires 30d
+    SHOAL_TOKEN=$(shoal token new --user lin --password-stdin < password)
     """
     from shoal.client.connect import connect
 
@@ -132,7 +132,7 @@ def token_list(as_json: Json = False) -> None:
     """List your tokens, without their secrets.
 
     Example:
-      shoal token ls
+    shoal token ls
     """
     from shoal.client.connect import connect
 
@@ -148,7 +148,7 @@ def token_revoke(ident: Annotated[str, typer.Argument(metavar="ID", help="As 'sh
     """Revoke a token: it stops working at once.
 
     Example:
-      shoal token revoke 4kd82mq1xz
+    shoal token revoke 4kd82mq1xz
     """
     from shoal.client.connect import connect
 

@@ -29,8 +29,8 @@ def plan(
     """Show what would be started, and whether it fits, without starting anything.
 
     Examples:
-      shoal plan train.py --workers 4 --cpu 2
-      shoal plan job.yaml --json
+    shoal plan train.py --workers 4 --cpu 2
+    shoal plan job.yaml --json
     """
     from shoal.cli.jobfile import typed_job
     from shoal.client.connect import connect
@@ -50,7 +50,7 @@ def why(
     """Say why a job is where it is: what it waits for, or why it ended.
 
     Example:
-      shoal why digits
+    shoal why digits
     """
     from shoal.client.connect import connect
     from shoal.client.jobs import job as find

@@ -39,10 +39,10 @@ def run(
     Starts a server on this machine if none runs. Ctrl-C asks whether to leave the job running.
 
     Examples:
-      shoal run train.py --workers 2
-      shoal run train.py -w 4 --cpu 1 --memory 2GiB -- --epochs 5
-      shoal run --workers 2 -- python -c 'print("hello")'
-      shoal run job.yaml --name tuesday
+    shoal run train.py --workers 2
+    shoal run train.py -w 4 --cpu 1 --memory 2GiB -- --epochs 5
+    shoal run --workers 2 -- python -c 'print("hello")'
+    shoal run job.yaml --name tuesday
     """
     from shoal.cli.follow import follow_to_end
 
@@ -72,8 +72,8 @@ def submit(
     """Put a job on the queue and print its id; takes what 'shoal run' takes.
 
     Examples:
-      shoal submit train.py --workers 4 --priority high
-      JOB=$(shoal submit job.yaml --quiet)
+    shoal submit train.py --workers 4 --priority high
+    JOB=$(shoal submit job.yaml --quiet)
     """
     job = send(script, file, folder, ctx.meta[AFTER], flags, quiet)
     if quiet and not as_json:
@@ -95,8 +95,8 @@ def try_here(
     """Try the identical job here, one process per role and a minute at most, before it goes to the queue.
 
     Examples:
-      shoal try train.py --workers 64 --gpu 0
-      shoal try job.yaml
+    shoal try train.py --workers 64 --gpu 0
+    shoal try job.yaml
     """
     from shoal.cli.follow import follow_to_end
     from shoal.cli.jobfile import typed_job

@@ -44,9 +44,9 @@ def server_start(
     """Start a server on this machine and return once it answers.
 
     Examples:
-      shoal server start
-      shoal server start --nodes 2 --cpus 2 --gpus 4
-      shoal server start --foreground --host 0.0.0.0 --database postgresql+psycopg://shoal@db/shoal
+    shoal server start
+    shoal server start --nodes 2 --cpus 2 --gpus 4
+    shoal server start --foreground --host 0.0.0.0 --database postgresql+psycopg://shoal@db/shoal
     """
     from shoal.client.connect import here
     from shoal.server.process import command, start
@@ -74,7 +74,7 @@ def server_stop(as_json: Json = False) -> None:
     """Stop the server of this SHOAL_HOME; jobs keep running and are taken up by the next one.
 
     Example:
-      shoal server stop
+    shoal server stop
     """
     from shoal.server.process import stop
 
@@ -90,7 +90,7 @@ def server_status(as_json: Json = False) -> None:
     """Say whether a server runs on this SHOAL_HOME, and where; leaves with 1 if none does.
 
     Example:
-      shoal server status --json
+    shoal server status --json
     """
     from shoal.server.process import answers, status
 

@@ -24,8 +24,8 @@ def show(
     """Show a job: its ranks, attempts, last events and what to do next.
 
     Examples:
-      shoal show digits
-      shoal show 7f3k --yaml > again.yaml
+    shoal show digits
+    shoal show 7f3k --yaml > again.yaml
     """
     from shoal.client.connect import connect
     from shoal.client.jobs import job as find

@@ -39,7 +39,10 @@ def connect(
 def here(token: str | None = None, start: bool = True) -> Api:
     """The server of this SHOAL_HOME, whatever SHOAL_URL says."""
     home = Home.here()
-    api = _running(home, token)
+    try:
+        api = _running(home, token)
+    except OSError as wrong:
+        raise _bad_home(home, wrong) from wrong
     if api is not None:
         return api
     if not start:
@@ -57,10 +60,21 @@ def current() -> Api:
     return _current[1]
 
 
+def note_of(home: Home) -> ServerNote | None:
+    """The note of the home's last server; None without one, also for one of another version, which is replaced."""
+    try:
+        return home.read_note()
+    except (ValueError, TypeError):
+        return None
+
+
 def start_server(home: Home) -> Popen[bytes]:
     """Spawns the embedded server, detached: it survives this process and its terminal. Returns at once."""
-    home.create()
-    descriptor = os.open(home.server_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        home.create()
+        descriptor = os.open(home.server_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    except OSError as wrong:
+        raise _bad_home(home, wrong) from wrong
     try:
         # In its home and not in the user's folder: -m puts the current folder on the path, where a json.py may lie.
         process = Popen(
@@ -80,7 +94,7 @@ def start_server(home: Home) -> Popen[bytes]:
 
 def _named(url: str, token: str | None, fingerprint: str | None) -> Api:
     home = Home.here()
-    note = home.read_note()
+    note = note_of(home)
     if note is not None and note.url.rstrip("/") == url.rstrip("/"):
         token, fingerprint = token or home.read_token(), fingerprint or note.fingerprint
     if token is None:
@@ -90,7 +104,7 @@ def _named(url: str, token: str | None, fingerprint: str | None) -> Api:
 
 def _running(home: Home, token: str | None) -> Api | None:
     """The server the note speaks of, if it answers."""
-    note = _note(home)
+    note = note_of(home)
     token = token or home.read_token()
     if note is None or token is None:
         return None
@@ -101,19 +115,13 @@ def _running(home: Home, token: str | None) -> Api | None:
     return None
 
 
-def _note(home: Home) -> ServerNote | None:
-    try:
-        return home.read_note()
-    except (ValueError, TypeError):
-        return None  # of another version: whoever answers will write a new one
-
-
 def _start(home: Home, token: str | None) -> Api:
     process = start_server(home)
     deadline = Deadline(START_SECONDS)
     while not deadline.over():
         api = _running(home, token)
         if api is not None:
+            _withdraw(home, process)
             return api
         code = process.poll()
         if code is not None and code != ALREADY_RUNNING:
@@ -122,6 +130,20 @@ def _start(home: Home, token: str | None) -> Api:
             )
         time.sleep(0.02)
     raise ServerAway(f"the embedded server did not answer within {START_SECONDS:g} s; {_last_words(home)}")
+
+
+def _withdraw(home: Home, ours: Popen[bytes]) -> None:
+    """Ends the server we started when another was first: still on its way, it could come up once that one stops."""
+    note = note_of(home)
+    if note is not None and note.pid != ours.pid:
+        ours.terminate()
+
+
+def _bad_home(home: Home, wrong: OSError) -> ServerAway:
+    return ServerAway(
+        f"SHOAL_HOME {home.root} cannot be used ({wrong.strerror}: {wrong.filename}); set SHOAL_HOME to a folder you"
+        " may write to"
+    )
 
 
 def _last_words(home: Home, lines: int = 15) -> str:

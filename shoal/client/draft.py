@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoal.catalogue import nearest
+from shoal.client.connect import note_of
 from shoal.client.http import Api
 from shoal.client.upload import Progress, upload
 from shoal.errors import BadSpec
@@ -192,5 +193,5 @@ def _problem(field: str, value: object, message: str) -> dict[str, Any]:
 
 
 def _same_home(api: Api) -> bool:
-    note = Home.here().read_note()
+    note = note_of(Home.here())
     return note is not None and note.url.rstrip("/") == api.url

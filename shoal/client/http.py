@@ -27,7 +27,7 @@ PATIENCE = 60.0  # seconds a stream or a download waits for a server that is awa
 SILENCE = 60.0  # seconds without even a ping after which a stream is taken for dead
 HARMLESS = frozenset({"GET", "HEAD", "PUT"})  # asking twice does the same as asking once
 
-# Below uvicorn's 5 s, so that a request is not sent into a connection that is just being closed.
+# Seconds; below what servers and proxies commonly keep, so that no request goes into a connection being closed.
 _KEEP_ALIVE = 3.0
 
 Params = Mapping[str, Any]
@@ -45,7 +45,7 @@ class Api:
             base_url=self.url,
             verify=context_for(self.url, fingerprint),
             timeout=httpx.Timeout(timeout, connect=min(timeout, 10.0)),
-            limits=httpx.Limits(max_connections=64, keepalive_expiry=_KEEP_ALIVE),
+            limits=httpx.Limits(max_connections=None, keepalive_expiry=_KEEP_ALIVE),
             trust_env=not self.local,
         )
 

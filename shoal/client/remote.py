@@ -11,6 +11,7 @@ import json
 import re
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +31,8 @@ R = TypeVar("R")
 RUNNER = "run_function.py"
 CALL = "call.pkl"
 ABOUT = "call.json"
+
+_registry = threading.Lock()  # cloudpickle's list of modules is one for the whole process
 
 
 class RemoteFunction(Generic[P, R]):
@@ -95,7 +98,7 @@ def _pickle(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwar
     import cloudpickle  # type: ignore[import-untyped]
 
     try:
-        with _by_value(sys.modules.get(function.__module__)):
+        with _by_value(_own_modules(function)):
             pickled: bytes = cloudpickle.dumps((function, args, kwargs))
     except Exception as wrong:
         # Whatever an object's own __reduce__ raises comes out here; the user must learn which call it was.
@@ -107,25 +110,40 @@ def _pickle(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwar
 
 
 @contextmanager
-def _by_value(module: ModuleType | None) -> Iterator[None]:
-    """The user's own module goes along whole: the job's processes could not import it."""
+def _by_value(modules: list[ModuleType]) -> Iterator[None]:
+    """What the function uses of these modules goes along: the job's processes could not import them."""
     import cloudpickle
 
-    if module is None or module.__name__ == "__main__" or _installed(module):
-        yield
-        return
-    cloudpickle.register_pickle_by_value(module)
-    try:
-        yield
-    finally:
-        cloudpickle.unregister_pickle_by_value(module)
+    with _registry:
+        for module in modules:
+            cloudpickle.register_pickle_by_value(module)
+        try:
+            yield
+        finally:
+            for module in modules:
+                cloudpickle.unregister_pickle_by_value(module)
 
 
-def _installed(module: ModuleType) -> bool:
+def _own_modules(function: Callable[..., Any]) -> list[ModuleType]:
+    """The user's own modules: those that lie where the function's module does and were not installed."""
+    home = sys.modules.get(function.__module__)
+    file = getattr(home, "__file__", None)
+    root = Path(file).resolve().parents[function.__module__.count(".")] if file else Path.cwd()
+    return [module for name, module in list(sys.modules.items()) if _is_own(name, module, root)]
+
+
+def _is_own(name: str, module: ModuleType, root: Path) -> bool:
     file = getattr(module, "__file__", None)
-    if file is None:
-        return True
-    return "site-packages" in Path(file).parts or Path(file).is_relative_to(Path(json.__file__).parents[1])
+    if not isinstance(file, str) or name == "__main__" or name.split(".")[0] == "shoal" or module.__name__ != name:
+        return False
+    parts = Path(file).parts
+    return (
+        Path(file).is_relative_to(root) and not {"site-packages", "dist-packages"} & set(parts) and not _standard(file)
+    )
+
+
+def _standard(file: str) -> bool:
+    return Path(file).is_relative_to(Path(json.__file__).parents[1])
 
 
 def _name(function: Callable[..., Any]) -> str:

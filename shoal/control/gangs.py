@@ -64,6 +64,7 @@ class Gangs:
         self._store = parts.store
         self._known: dict[str, _Known] = {}
         self._seen: dict[tuple[str, str], None] = {}
+        self._heard = 0  # seq of the newest directive of any server
         self._lock = threading.Lock()
 
     def check(self, key: str, secret: str, late: bool = False) -> None:
@@ -114,6 +115,16 @@ class Gangs:
         seq = self._store.direct(key, kind, data, node=node, now=clock.now())
         self._look_up(key).newest[node or ""] = seq
         self._parts.bell.ring(f"gang:{key}")
+
+    def hear_others(self) -> None:
+        """Servers that share the database give directives too: notes them for the shepherds that speak to this one."""
+        while heard := self._store.directives_since(self._heard):
+            self._heard = heard[-1][0]
+            for seq, key, node in heard:
+                if key in self._known:
+                    newest = self._known[key].newest
+                    newest[node or ""] = max(seq, newest.get(node or "", 0))
+                    self._parts.bell.ring(f"gang:{key}")
 
     def progress(self, key: str, ranks: dict[str, dict[str, Any]]) -> None:
         if ranks:

@@ -87,6 +87,8 @@ class Loop:
         return await asyncio.get_running_loop().run_in_executor(self._threads, act, *arguments)
 
     def _round(self) -> None:
+        if self._store.dialect != "sqlite":
+            self._gangs.hear_others()
         if not self._hold_lease():
             return
         self._note_seen()
@@ -205,7 +207,7 @@ class Loop:
         placed = self._store.place(record.id, start.placement, members, clock.now(), self._lease)
         if placed.state is State.STARTING:
             self._parts.bell.ring(f"job:{record.id}")
-            self._start(placed, start.placement)
+            self._start(placed, self._store.attempt(placed.key).placement)
 
     def _start(self, record: JobRecord, placement: Placement) -> None:
         """Hands the gang to its engine. The intent is already a row; calling this twice starts nothing twice."""

@@ -71,6 +71,7 @@ class LocalEngine:
         self.can = Can(shared_folder=True, pretend=nodes > 1 or gpus is not None)
         self._nodes = present(nodes, cpus=cpus, memory=memory, gpus=gpus, shares=shares)
         self._home = home
+        self._identity = home.identity()
         self._environment = {name: os.environ[name] for name in contract.INHERITED if name in os.environ}
         self._lock = threading.Lock()  # around starting, and around the tables below
         self._children: dict[Spot, _Child] = {}
@@ -84,7 +85,7 @@ class LocalEngine:
 
     def start(self, gang: Gang) -> str:
         folder = self._folder(gang.key)
-        handle = _handle(gang.nodes)
+        handle = self._handle(gang.nodes)
         with self._lock:
             if folder.is_killed():
                 return handle
@@ -105,6 +106,8 @@ class LocalEngine:
         return {key: self._look(key, handle) for key, handle in handles.items()}
 
     def kill(self, key: str, handle: str = "") -> bool:
+        if self._is_foreign(handle):
+            return False
         folder = self._folder(key)
         with self._lock:  # a start under way is finished first, and is then swept up whole
             folder.mark_killed()
@@ -115,6 +118,8 @@ class LocalEngine:
         return self._drain(folder, nodes) and not self._is_draining(folder, nodes)
 
     def clean(self, key: str, handle: str = "") -> bool:
+        if self._is_foreign(handle):
+            return False
         folder = self._folder(key)
         self._reap()
         nodes = _names(handle or folder.handle())
@@ -190,7 +195,16 @@ class LocalEngine:
             with suppress(subprocess.TimeoutExpired):  # one that cannot die yet is found by the sweep
                 child.wait(DYING)
 
+    def _handle(self, nodes: tuple[str, ...]) -> str:
+        """The nodes, and whose home the gang lies in: servers that share a database do not share a machine's processes."""
+        return f"{','.join(nodes)}@{self._identity}"
+
+    def _is_foreign(self, handle: str) -> bool:
+        return bool(handle) and handle.partition("@")[2] != self._identity
+
     def _look(self, key: str, handle: str) -> Liveness:
+        if self._is_foreign(handle):
+            return Liveness(dict.fromkeys(_names(handle), "unknown"))
         folder = self._folder(key)
         if not folder.exists():
             return Liveness(dict.fromkeys(_names(handle), "gone"))
@@ -271,12 +285,9 @@ class LocalEngine:
                 child.poll()
 
 
-def _handle(nodes: tuple[str, ...]) -> str:
-    return ",".join(nodes)
-
-
 def _names(handle: str) -> list[str]:
-    return handle.split(",") if handle else []
+    nodes = handle.partition("@")[0]
+    return nodes.split(",") if nodes else []
 
 
 def _sweep(key: str) -> bool:

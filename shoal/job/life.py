@@ -17,6 +17,7 @@ from shoal.job.states import State
 
 FIRST_PAUSE = 2.0  # seconds before the first retry
 LONGEST_PAUSE = 300.0
+MOST_NAMED = 8  # nodes named in a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,8 @@ def advance(record: JobRecord, event: Event, now: float) -> Step:
 def _place(record: JobRecord, event: Placed, now: float) -> Step:
     if record.state is not State.QUEUED:
         return record, ()
-    message = f"attempt {record.attempt + 1} placed on {', '.join(event.nodes)}"
+    where = ", ".join(event.nodes) if len(event.nodes) <= MOST_NAMED else f"{len(event.nodes)} nodes"
+    message = f"attempt {record.attempt + 1} placed on {where}"
     placed = replace(
         record,
         state=State.STARTING,
@@ -149,7 +151,7 @@ def _place(record: JobRecord, event: Placed, now: float) -> Step:
         exit_code=None,
         overran=False,
     )
-    return placed, (Happening("placed", Reason.PLACED, message, data={"nodes": list(event.nodes)}),)
+    return placed, (Happening("placed", Reason.PLACED, message),)
 
 
 def _run(record: JobRecord, now: float) -> Step:

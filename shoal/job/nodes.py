@@ -47,6 +47,7 @@ Placement = tuple[Berth, ...]
 
 
 def placement_to_json(placement: Iterable[Berth]) -> str:
+    """What must be remembered of a placement: who sits where with what. Wishes that were met are not kept."""
     return json.dumps(
         [
             {

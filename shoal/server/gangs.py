@@ -63,7 +63,7 @@ class GangEntrance:
             answer = problems.answer(problems.explain(wrong))
         await answer(scope, receive, send)
         seconds = time.monotonic() - began
-        self._service.metrics.request(knock.method, f"{GANGS}{{key}}/{knock.name}", answer.status_code, seconds)
+        self._service.metrics.request(knock.method, f"/gangs/{{key}}/{knock.name}", answer.status_code, seconds)
         if answer.status_code >= 400:
             note_request(knock.method, scope["path"], answer.status_code, seconds, f"gang {knock.key}")
 

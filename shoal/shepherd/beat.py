@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import Dict
+from typing import Any, Dict
 
 from shoal.errors import GangOver
 from shoal.shepherd.gang import Gang
@@ -25,13 +25,17 @@ class Beater:
     def run(self) -> None:
         try:
             answer = self._gang.again(lambda: self._gang.join(self._ports))
-            beat = wait = float(answer.get("beat", _BEAT))
+            beat = wait = _seconds(answer.get("beat"), _BEAT)
             while True:
                 begun = time.monotonic()
                 answer = self._gang.again(partial(self._gang.beat, wait, {}))
-                beat = float(answer.get("beat", beat))
-                wait = float(answer.get("wait", beat))
+                beat = _seconds(answer.get("beat"), beat)
+                wait = _seconds(answer.get("wait"), beat)
                 if not answer.get("directives"):
                     time.sleep(max(0.0, begun + max(_LEAST_PAUSE, beat - wait) - time.monotonic()))
         except GangOver as over:
             self._mailbox.put("over", why=over.message)
+
+
+def _seconds(told: Any, otherwise: float) -> float:
+    return float(told) if isinstance(told, (int, float)) and told >= 0 else otherwise

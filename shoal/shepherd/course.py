@@ -83,8 +83,11 @@ class Course:
         self._pairs = [pair for pair in self._pairs if pair[1] <= after]
         self._pairs.append((spool, server))
         draft = self._path.with_suffix(".draft")
-        draft.write_text(json.dumps(self._pairs))
-        draft.replace(self._path)
+        try:
+            draft.write_text(json.dumps(self._pairs))
+            draft.replace(self._path)
+        except OSError as error:  # a full disk: we know the pairs, only a successor would not
+            self.stream.journal.note(f"{self._path.name} cannot be written: {error}")
 
     def _to_server(self, spool: int) -> int:
         here, there = [pair for pair in [(0, 0), *self._pairs] if pair[0] <= spool][-1]

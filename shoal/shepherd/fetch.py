@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from dataclasses import fields
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Dict, List, Optional
+from typing import List, Optional
 
 from shoal.contract import Process
 from shoal.errors import GangOver, ServerAway
-from shoal.shepherd.gang import Gang, pause
+from shoal.shepherd.gang import Gang, Launch, pause
 from shoal.shepherd.journal import Journal
 from shoal.shepherd.mail import Mailbox
 from shoal.shepherd.place import Place, fill_once
@@ -56,14 +55,14 @@ class Fetcher:
             self._mailbox.put("prepared", member=member, processes=wanted)
 
     def _fetch(self) -> List[Process]:
-        launch = self._gang.again(self._gang.launch)
-        if launch.get("code"):
+        launch: Launch = self._gang.again(self._gang.launch)
+        if launch.code:
             self._fill("code", self._place.work)
         self._place.work.mkdir(parents=True, exist_ok=True)
-        for name in launch.get("inputs") or ():
+        for name in launch.inputs:
             self._fill(f"inputs/{name}", self._place.inputs / name)
         self._fetch_roster()
-        return [_process(raw) for raw in launch["processes"]]
+        return launch.processes
 
     def _renew_roster(self) -> None:
         """Again until the disk takes it: the ranks live on with the old one meanwhile."""
@@ -91,9 +90,3 @@ class Fetcher:
             raise ServerAway(f"{what} broke off: {error}") from error
         finally:
             self._gang.close_tar(answer)
-
-
-def _process(raw: Dict[str, Any]) -> Process:
-    """Lenient when reading: a newer server may say more than we know."""
-    known = {field.name for field in fields(Process)}
-    return Process(**{name: value for name, value in raw.items() if name in known})

@@ -11,10 +11,12 @@ import os
 import socket
 import threading
 import time
-from typing import Any, Callable, Dict, List, Optional
+from contextlib import contextmanager
+from dataclasses import fields
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 
 from shoal._lib import backoff
-from shoal.contract import AUTH_SCHEME, PROTOCOL, Task
+from shoal.contract import AUTH_SCHEME, PROTOCOL, Process, Task
 from shoal.errors import GangOver, ServerAway
 from shoal.shepherd.journal import Journal
 from shoal.shepherd.mail import Mailbox
@@ -26,6 +28,14 @@ REFUSED_FOR = 60.0  # seconds of 401 before it is believed
 _LOGS_TIMEOUT = 60.0
 _JSON = "application/json"
 _POLL_SLACK = 15.0  # seconds a held beat may be late
+
+
+class Launch(NamedTuple):
+    """What to start on this node, and what must be there first."""
+
+    processes: List[Process]
+    code: bool
+    inputs: List[str]
 
 
 class Gang:
@@ -50,11 +60,15 @@ class Gang:
         """Directives in the answer go to the main loop; the answer says whether there were any."""
         asked = {"node": self._task.node, "seen": self._seen, "wait": wait, "ranks": progress}
         answer = self._post("/beat", asked, timeout=wait + _POLL_SLACK)
-        self._take_directives(answer)
+        with self._expecting("/beat"):
+            self._take_directives(answer)
         return answer
 
-    def launch(self) -> Dict[str, Any]:
-        return self._call("GET", f"/launch?node={_quoted(self._task.node)}")
+    def launch(self) -> Launch:
+        answer = self._call("GET", f"/launch?node={_quoted(self._task.node)}")
+        with self._expecting("/launch"):
+            processes = [_process(raw) for raw in answer["processes"]]
+            return Launch(processes, bool(answer.get("code")), [str(name) for name in answer.get("inputs") or ()])
 
     def roster(self) -> Dict[str, Any]:
         return self._call("GET", "/roster")
@@ -79,13 +93,15 @@ class Gang:
     def ranks(self, events: List[Dict[str, Any]]) -> int:
         """The number of the last event the server has."""
         answer = self._post("/ranks", {"node": self._task.node, "seen": self._seen, "events": events})
-        self._take_directives(answer)
-        return int(answer["acked"])
+        with self._expecting("/ranks"):
+            self._take_directives(answer)
+            return int(answer["acked"])
 
     def logs(self, body: bytes) -> Dict[str, int]:
         """Where each stream ends on the server."""
         answer = self._call("POST", "/logs", body, "application/octet-stream", _LOGS_TIMEOUT)
-        return dict(answer.get("offsets", {}))
+        with self._expecting("/logs"):
+            return {str(stream): int(end) for stream, end in answer["offsets"].items()}
 
     def done(self) -> None:
         self._post("/done", {"node": self._task.node})
@@ -125,6 +141,15 @@ class Gang:
         self._journal.note(f"the server answers {status} {code or ''}: {str(content)[:300]}")
         raise ServerAway(f"the server answers {status}")
 
+    @contextmanager
+    def _expecting(self, path: str) -> Iterator[None]:
+        """An answer that lacks what it must have is no answer: something in between spoke, or a server half started."""
+        try:
+            yield
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            self._journal.note(f"the answer to {path} makes no sense: {error!r}")
+            raise ServerAway(f"the answer to {path} makes no sense") from error
+
     def _count_refusal(self) -> None:
         now = time.monotonic()
         if self._refused_since is None:
@@ -144,6 +169,12 @@ class Gang:
 def pause(tries: int) -> float:
     """Seconds to wait after that many failures in a row."""
     return backoff.delay(tries, FIRST_PAUSE, LONGEST_PAUSE)
+
+
+def _process(raw: Dict[str, Any]) -> Process:
+    """Lenient when reading: a newer server may say more than we know."""
+    known = {field.name for field in fields(Process)}
+    return Process(**{name: value for name, value in raw.items() if name in known})
 
 
 def _quoted(text: str) -> str:

@@ -38,6 +38,7 @@ _LET_GO = 1.0  # seconds for an output that somebody outside still holds open
 _LOOK_EVERY = 0.02  # seconds, while something is ending
 _END_WITHIN = 10.0  # seconds to see ranks die once the shepherd itself has to go
 _LONG = 3600.0
+_TOLD_TO_END = "the shepherd was told to end (SIGTERM) before the launch; is the node shutting down?"
 
 
 class Herd:
@@ -52,6 +53,7 @@ class Herd:
         self._restarts: Set[str] = set()  # members to start again, once they are gone
         self._launched = False
         self._stopping = False
+        self._told_to_end = False  # by a signal, so that the server does not know yet
         self._killing = False
         self._kill_at: Optional[float] = None  # monotonic
         self._leaving = False
@@ -98,6 +100,7 @@ class Herd:
             "roster": lambda **_: self._fetcher.renew_roster(),
             "stacks": self._stacks,
             "leave": self._leave,
+            "told_to_end": self._end_by_signal,
             "prepared": self._start,
             "unprepared": self._cannot_start,
             "eof": self._hear_last_words,
@@ -112,7 +115,9 @@ class Herd:
             self._journal.note(f"the directive {kind!r} is not known to this version and is left out")
 
     def _launch(self, **_: Any) -> None:
-        if not self._launched and not self._stopping:
+        if self._told_to_end:
+            self._cannot_start("", _TOLD_TO_END)
+        elif not self._launched and not self._stopping:
             self._launched = True
             self._thread("read", self._reader.run)
             self._thread("fetch", self._fetcher.run)
@@ -125,6 +130,10 @@ class Herd:
         self._kill_at = kill_at if self._kill_at is None else min(self._kill_at, kill_at)
         for rank in self._running():
             rank.ask_to_end()
+
+    def _end_by_signal(self) -> None:
+        self._told_to_end = True
+        self._stop(OWN_STOP_GRACE)
 
     def _kill(self, **_: Any) -> None:
         self._stopping = self._killing = True
@@ -142,27 +151,39 @@ class Herd:
         self._leaving = self._stopping = True
 
     def _start(self, member: str, processes: List[Process]) -> None:
+        if self._told_to_end:
+            self._cannot_start(member, _TOLD_TO_END)
         if self._stopping:
             return
         self._ports.release()
-        for what in processes:
-            before = self._ranks.get(what.name)
-            self._start_one(what, before.incarnation + 1 if before else 0)
+        begun = [rank for rank in map(self._begin, processes) if not rank.gone]
+        for rank in begun:
+            self._confirm(rank)
         self._shipper.events_came()
 
-    def _start_one(self, what: Process, incarnation: int) -> None:
-        rank = self._ranks[what.name] = Rank(what, incarnation)
+    def _begin(self, what: Process) -> Rank:
+        before = self._ranks.get(what.name)
+        rank = self._ranks[what.name] = Rank(what, before.incarnation + 1 if before else 0)
         try:
             env = self._place.environment(what, dict(os.environ))
-            name = f"shoal-{self._task.key}-{what.name}-{incarnation}"
-            handle = rank.start(env, str(self._place.work), name)
+            rank.begin(env, str(self._place.work), f"shoal-{self._task.key}-{what.name}-{rank.incarnation}")
         except (SpawnFailed, OSError) as error:
-            rank.gone = True
-            self._events.add("failed_start", what.name, incarnation, message=str(error))
+            self._fail_start(rank, error)
+        return rank
+
+    def _confirm(self, rank: Rank) -> None:
+        try:
+            handle = rank.confirm()
+        except (SpawnFailed, OSError) as error:
+            self._fail_start(rank, error)
         else:
-            self._board.clear(what.name)
-            self._reader.add(what.name, incarnation, handle)
-            self._events.add("started", what.name, incarnation, pid=rank.pid)
+            self._board.clear(rank.member)
+            self._reader.add(rank.member, rank.incarnation, handle)
+            self._events.add("started", rank.member, rank.incarnation, pid=rank.pid)
+
+    def _fail_start(self, rank: Rank, error: Exception) -> None:
+        rank.gone = True
+        self._events.add("failed_start", rank.member, rank.incarnation, message=str(error))
 
     def _cannot_start(self, member: str, message: str) -> None:
         for name in [member] if member else [seat.name for seat in self._task.seats]:
@@ -309,7 +330,7 @@ class Herd:
         process.adopt_orphans()
         self._mailbox.hear_signals()
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self._mailbox.put("stop", grace=OWN_STOP_GRACE))
+            signal.signal(number, lambda *_: self._mailbox.put("told_to_end"))
         # Handlers, not SIG_IGN: what is ignored would stay ignored in the ranks.
         for number in (signal.SIGCHLD, signal.SIGHUP):
             signal.signal(number, lambda *_: None)

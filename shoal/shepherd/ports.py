@@ -6,6 +6,7 @@ import socket
 from typing import List, Sequence
 
 from shoal.contract import Seat
+from shoal.shepherd.wire import plain_host
 
 
 class Ports:
@@ -28,11 +29,12 @@ class Ports:
 
 
 def _bound(host: str) -> socket.socket:
-    family, kind, protocol, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
-    found = socket.socket(family, kind, protocol)
     try:
+        family, kind, protocol, _, address = socket.getaddrinfo(plain_host(host), 0, type=socket.SOCK_STREAM)[0]
+        found = socket.socket(family, kind, protocol)
         found.bind(address)
     except OSError:
-        # The address peers use may be a router's; then any of ours will have to do.
+        # The address peers use may be a router's, or a name this node does not know; then any of ours will have to do.
+        found = socket.socket()
         found.bind(("", 0))
     return found

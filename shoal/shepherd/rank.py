@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import signal
+from functools import partial
 from typing import Collection, Dict, List, Optional
 
 from shoal._lib import cgroup, process
 from shoal.contract import MEMBER, Process
-from shoal.shepherd.spawn import SpawnFailed, spawn
+from shoal.shepherd.spawn import SpawnFailed, begin, spawn
 
 
 class Rank:
@@ -41,21 +42,28 @@ class Rank:
         """Bytes, when nobody but us enforces them."""
         return None if self._group is not None and self._group.holds_memory else self.what.memory
 
-    def start(self, env: Dict[str, str], cwd: str, group_name: str) -> int:
-        """Starts it and returns the handle its output is read from; SpawnFailed when it cannot be."""
-        ear, mouth = os.pipe()
+    def begin(self, env: Dict[str, str], cwd: str, group_name: str) -> None:
+        """Starts it, without waiting until it runs; SpawnFailed when it cannot be. `confirm` follows."""
         self.path = env.get("PATH", "")
         what = self.what
         self._group = cgroup.make(group_name, memory=what.memory, cpu=what.cpu, quota=what.cpu_quota)
+        self._ear, self._mouth = os.pipe()
+        self._again = partial(spawn, what.argv, env, cwd, self._mouth)
         try:
-            self.pid = self._spawn(env, cwd, mouth)
+            self._birth = begin(what.argv, env, cwd, self._mouth, self._group.doors if self._group else ())
         except BaseException:
-            os.close(ear)
-            self.remove_group()
+            self._abandon()
             raise
-        finally:
-            os.close(mouth)
-        return ear
+
+    def confirm(self) -> int:
+        """The handle its output is read from, once it runs; SpawnFailed when it does not."""
+        try:
+            self.pid = self._confirmed()
+        except BaseException:
+            self._abandon()
+            raise
+        os.close(self._mouth)
+        return self._ear
 
     def ask_to_end(self) -> None:
         """SIGTERM to its process group; one that was stopped is woken to hear it."""
@@ -89,15 +97,20 @@ class Rank:
             self._group.remove()
             self._group = None
 
-    def _spawn(self, env: Dict[str, str], cwd: str, output: int) -> int:
+    def _confirmed(self) -> int:
         try:
-            return spawn(self.what.argv, env, cwd, output, self._group.doors if self._group else ())
+            return self._birth.confirm()
         except SpawnFailed as failure:
             if failure.stage != "enter":
                 raise
         # A group one can make but not enter (a threaded or foreign one): better without, and watched.
         self.remove_group()
-        return spawn(self.what.argv, env, cwd, output, ())
+        return self._again()
+
+    def _abandon(self) -> None:
+        os.close(self._ear)
+        os.close(self._mouth)
+        self.remove_group()
 
     def _owns(self, child: int, alone: bool) -> bool:
         about = process.stat(child)

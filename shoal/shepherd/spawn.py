@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
-from typing import Dict, List, NoReturn, Optional, Sequence
+from typing import Dict, List, NoReturn, Sequence
 
 from shoal._lib import process
 
@@ -25,8 +25,27 @@ class SpawnFailed(Exception):
         self.message = message
 
 
-def spawn(argv: Sequence[str], env: Dict[str, str], cwd: str, output: int, doors: Sequence[str]) -> int:
-    """The process id, once the program runs. SpawnFailed says why it does not, in words for the user."""
+class Birth:
+    """A process between fork and exec. `confirm` must be called, once."""
+
+    def __init__(self, pid: int, ear: int, program: str, cwd: str) -> None:
+        self._pid = pid
+        self._ear = ear
+        self._program = program
+        self._cwd = cwd
+
+    def confirm(self) -> int:
+        """The process id, once the program runs. SpawnFailed says why it does not, in words for the user."""
+        with open(self._ear, "rb") as file:
+            said = file.read()  # nothing, when exec has closed the other end
+        if said:
+            os.waitpid(self._pid, 0)
+            raise _failure(said, self._program, self._cwd)
+        return self._pid
+
+
+def begin(argv: Sequence[str], env: Dict[str, str], cwd: str, output: int, doors: Sequence[str]) -> Birth:
+    """Forks. Entering a cgroup takes many milliseconds, so several births may be under way at once."""
     path = _find(argv[0], env.get("PATH", os.defpath), cwd)
     if "\0" in "".join([*argv, *env, *env.values()]):
         raise SpawnFailed("exec", f"{argv[0]} cannot be started: an argument or variable holds a NUL character")
@@ -37,15 +56,19 @@ def spawn(argv: Sequence[str], env: Dict[str, str], cwd: str, output: int, doors
         pid = os.fork()
         if pid == 0:
             _become(path, list(argv), env, cwd, output, handles, mouth, parent)
+    except BaseException:
+        os.close(ear)
+        raise
     finally:
         os.close(mouth)
         for handle in handles:
             os.close(handle)
-    said = _listen(ear)
-    if said:
-        os.waitpid(pid, 0)
-        raise _failure(said, argv[0], cwd)
-    return pid
+    return Birth(pid, ear, argv[0], cwd)
+
+
+def spawn(argv: Sequence[str], env: Dict[str, str], cwd: str, output: int, doors: Sequence[str] = ()) -> int:
+    """`begin` and `confirm` in one."""
+    return begin(argv, env, cwd, output, doors).confirm()
 
 
 def _become(
@@ -98,12 +121,6 @@ def _open_doors(doors: Sequence[str]) -> List[int]:
             os.close(handle)
         raise SpawnFailed("enter", f"the cgroup cannot be entered: {error}") from error
     return handles
-
-
-def _listen(ear: int) -> Optional[bytes]:
-    """What the child says; nothing, when exec has closed its end."""
-    with open(ear, "rb") as file:
-        return file.read() or None
 
 
 def _failure(said: bytes, program: str, cwd: str) -> SpawnFailed:

@@ -27,7 +27,7 @@ class Stream:
     def __init__(self, name: str, folder: Path, limit: int, journal: Journal) -> None:
         self.name = name
         self.folder = folder
-        self._journal = journal
+        self.journal = journal
         half = max(1, limit // 2)
         size = max(_LEAST_SEGMENT, min(SEGMENT_BYTES, half // 4))
         self._segments = Segments(folder, segment_bytes=size, keep_head=half, keep_tail=half)
@@ -48,7 +48,7 @@ class Stream:
                 self._segments.append(frames.pack(self._at_us, notice + lines))
             except OSError as error:
                 self._lost += len(lines)
-                self._journal.note(f"the spool of {self.name} cannot be written: {error}")
+                self.journal.note(f"the spool of {self.name} cannot be written: {error}")
             else:
                 self._lost = 0
 

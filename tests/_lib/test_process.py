@@ -7,6 +7,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,7 +51,7 @@ def test_a_name_with_parentheses_does_not_confuse(start: Start, tmp_path: Any) -
     program = tmp_path / "a) R 1 (b"
     program.symlink_to("/bin/sleep")
     child = start(str(program), "100")
-    until(lambda: b") R 1" in open(f"/proc/{child.pid}/stat", "rb").read())
+    until(lambda: b") R 1" in Path(f"/proc/{child.pid}/stat").read_bytes())
     found = process.stat(child.pid)
     assert found is not None
     assert found.parent == os.getpid()
@@ -124,15 +125,16 @@ def test_signals_to_nobody_are_harmless() -> None:
 
 def test_orphans_come_to_whoever_adopts_them(start: Start) -> None:
     script = """
-import os, subprocess, sys, time
+import os, subprocess
 from shoal._lib import process
 process.adopt_orphans()
-subprocess.run(["sh", "-c", "setsid sleep 100 & echo $!"], check=True)
+subprocess.run(["sh", "-c", "setsid sleep 100 > /dev/null &"], check=True)
 print(os.getpid(), [process.stat(pid).parent for pid in process.children(os.getpid())], flush=True)
+for pid in process.children(os.getpid()):
+    process.send(pid, 9)
 """
     child = start(sys.executable, "-c", script)
     assert child.stdout is not None
-    child.stdout.readline()
     assert child.stdout.readline().decode().strip() == f"{child.pid} [{child.pid}]"
 
 

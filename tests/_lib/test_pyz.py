@@ -42,13 +42,16 @@ def test_a_parent_that_is_not_named_is_empty(package: str, tmp_path: Path) -> No
 
 def test_the_same_sources_give_the_same_file_also_in_another_process(package: str, tmp_path: Path) -> None:
     first = pyz.build(tmp_path / "tool.pyz", [f"{package}.inner"], main=f"{package}.inner.main:start")
-    script = (
-        f"import sys; sys.path.insert(0, {str(tmp_path / 'src')!r}); from pathlib import Path; from shoal._lib import pyz;"
-        f"print(pyz.build(Path({str(tmp_path / 'again' / 'tool.pyz')!r}), [{package + '.inner'!r}], main={package + '.inner.main:start'!r}))"
-    )
-    second = Path(
-        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
-    )
+    script = f"""
+import sys
+from pathlib import Path
+sys.path.insert(0, {str(tmp_path / "src")!r})
+from shoal._lib import pyz
+target = Path({str(tmp_path / "again" / "tool.pyz")!r})
+print(pyz.build(target, ["{package}.inner"], main="{package}.inner.main:start"))
+"""
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    second = Path(said.strip())
     assert second.name == first.name
     assert second.read_bytes() == first.read_bytes()
 

@@ -41,13 +41,14 @@ def test_the_loop_goes_on_while_a_log_is_silent(server: FakeServer, api: Api) ->
 
     server.on("GET", "/jobs/job1/logs", lambda _: Answer(stream=stream()))
 
-    async def read() -> list[str]:
+    async def read() -> list[str | None]:
         async def release() -> None:
             speak.set()
 
-        reading = asyncio.create_task(anext(aiter(ajob(api).logs(follow=True))))  # type: ignore[arg-type]
-        await release()
-        return [(await reading).text]
+        async def first() -> str:
+            return (await anext(aiter(ajob(api).logs(follow=True)))).text
+
+        return list(await asyncio.gather(first(), release()))[:1]
 
     assert asyncio.run(read()) == ["at last"]
 

@@ -59,9 +59,9 @@ def test_a_script_that_is_a_link_keeps_its_name(script: Path, project: Path) -> 
 
 
 def test_a_missing_script_is_said_with_the_nearest(script: Path, project: Path) -> None:
-    with pytest.raises(BadSpec, match=r"there is no trian.py .* did you mean train.py\?"):
+    with pytest.raises(BadSpec, match=r"there is no trian\.py .* did you mean train.py\?"):
         draft("trian.py", base=project)
-    with pytest.raises(BadSpec, match="there is no nowhere/x.py"):
+    with pytest.raises(BadSpec, match=r"there is no nowhere/x\.py"):
         draft("nowhere/x.py", base=project)
 
 

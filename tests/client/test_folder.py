@@ -115,7 +115,7 @@ def test_links_inside_the_folder_are_kept_as_links(project: Path) -> None:
 def test_a_link_that_leaves_the_folder_is_refused_by_name(project: Path, target: str) -> None:
     (project / "a").mkdir()
     (project / "bad-link").symlink_to(target)
-    with pytest.raises(BadSpec, match="bad-link is a symbolic link to .* outside"):
+    with pytest.raises(BadSpec, match=r"bad-link is a symbolic link to .* outside"):
         names(project)
 
 

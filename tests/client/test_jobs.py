@@ -104,7 +104,8 @@ def test_lines_come_as_records_and_the_cursor_says_where_to_go_on(server: FakeSe
     server.on("GET", "/jobs/job1/logs", lambda _: Answer(stream=stream))
     lines = Job(api, described()).logs(rank=[0, "server-0"], tail=10, grep="x+", since=5.0)
     assert next(lines) == LogLine("worker-0", 1.5, "a")
-    assert lines.cursor is None
+    before = lines.cursor
+    assert before is None
     assert list(lines) == [LogLine("worker-0", 1.5, "b"), LogLine("server-0", 1.5, "c")]
     assert lines.cursor == "c2"
     assert lines.outcome == {"state": "succeeded", "exit_code": 0}

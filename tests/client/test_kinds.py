@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from shoal.errors import BadSpec
 from shoal.job.spec import FRAMEWORKS
 from tests.client.fake import Answer, Chunkery, FakeServer
 
-CLASSES = [
+CLASSES: list[Any] = [
     shoal.TorchJob, shoal.TensorFlowJob, shoal.XGBoostJob, shoal.LightGBMJob, shoal.MXNetJob,
     shoal.PaddleJob, shoal.JaxJob, shoal.HorovodJob,
 ]  # fmt: skip
@@ -24,7 +25,7 @@ def script(project: Path) -> Path:
 
 
 def test_there_is_a_class_for_every_framework() -> None:
-    assert {kind.framework for kind in [*CLASSES, shoal.CommandJob]} == set(FRAMEWORKS)
+    assert {kind.framework for kind in (*CLASSES, shoal.CommandJob)} == set(FRAMEWORKS)
 
 
 @pytest.mark.parametrize("kind", CLASSES)

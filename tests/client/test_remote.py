@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -30,7 +31,7 @@ def unpacked(chunkery: Chunkery, folder: Path) -> Path:
     return folder
 
 
-def ran(folder: Path, rank: str = "0", cwd: str = "/") -> subprocess.CompletedProcess[str]:
+def ran(folder: Path, rank: str = "0") -> subprocess.CompletedProcess[str]:
     env = {"PATH": os.environ["PATH"], "SHOAL_ROLE": "worker", "SHOAL_RANK": rank}
     return subprocess.run([sys.executable, module.RUNNER], cwd=folder, env=env, capture_output=True, text=True)
 
@@ -70,6 +71,25 @@ def test_closures_and_lambdas_travel(api: Api, accepting: Chunkery, tmp_path: Pa
     assert json.loads((folder / "result.json").read_text()) == [42, {"ok": True}]
 
 
+def test_the_users_own_modules_travel_too(
+    api: Api, accepting: Chunkery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, there = tmp_path / "code", tmp_path / "there"
+    (code / "mine").mkdir(parents=True)
+    there.mkdir()
+    (code / "mine" / "__init__.py").touch()
+    (code / "mine" / "helper.py").write_text("def twice(x):\n    return 2 * x\n")
+    (code / "mine" / "fit.py").write_text("from mine.helper import twice\n\n\ndef fit(x):\n    return twice(x) + 1\n")
+    monkeypatch.syspath_prepend(code)
+    fit = importlib.import_module("mine.fit").fit
+    shoal.remote(api=api)(fit).submit(20)
+    for name in [name for name in sys.modules if name.split(".")[0] == "mine"]:
+        monkeypatch.delitem(sys.modules, name)
+    done = ran(unpacked(accepting, there))
+    assert done.returncode == 0, done.stderr
+    assert json.loads((there / "result.json").read_text()) == 41
+
+
 def test_a_value_that_is_not_json_says_to_write_files(api: Api, accepting: Chunkery, tmp_path: Path) -> None:
     shoal.remote(api=api)(lambda: {1, 2}).submit()
     done = ran(unpacked(accepting, tmp_path))
@@ -100,7 +120,7 @@ def test_another_python_is_refused_before_unpickling(api: Api, accepting: Chunke
 
 
 def test_what_cannot_be_sent_is_said_before_anything_is(server: FakeServer, api: Api) -> None:
-    with pytest.raises(BadSpec, match="cannot be sent.*pass paths and plain values"):
+    with pytest.raises(BadSpec, match=r"cannot be sent.*pass paths and plain values"):
         shoal.remote(api=api)(add).submit(threading.Lock())  # type: ignore[arg-type]
     assert server.asked == []
 
@@ -122,7 +142,7 @@ def test_it_can_be_used_without_arguments_and_run_here() -> None:
         return 2 * x
 
     assert double.local(4) == 8
-    assert (double.__name__, double.__doc__) == ("double", "Twice.")
+    assert (getattr(double, "__name__", ""), double.__doc__) == ("double", "Twice.")
 
 
 def test_calling_waits_and_returns_the_result(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,9 @@ def test_every_role_has_one_process() -> None:
 
 
 def test_a_trial_is_short_and_tried_once() -> None:
-    spec = trial(parse({"command": ["true"], "max_duration": "2h", "estimate": "20m", "retries": 5, "tags": ["a"]}), LAPTOP)
+    spec = trial(
+        parse({"command": ["true"], "max_duration": "2h", "estimate": "20m", "retries": 5, "tags": ["a"]}), LAPTOP
+    )
     assert (spec.max_duration, spec.estimate, spec.retries, spec.tags) == (60.0, None, 0, ("a", "try"))
     assert trial(parse({"command": ["true"], "max_duration": "10s", "estimate": "5s"}), LAPTOP).max_duration == 10.0
 
@@ -50,12 +52,20 @@ def test_roles_that_only_fit_alone_are_not_held_to_their_requests() -> None:
 
 
 def test_names_that_only_the_real_server_knows_are_left_out() -> None:
-    spec = trial(parse({"command": ["true"], "size": "large", "engine": "slurm", "labels": {"zone": "a"}, "key": "k"}), LAPTOP)
+    spec = trial(
+        parse({"command": ["true"], "size": "large", "engine": "slurm", "labels": {"zone": "a"}, "key": "k"}), LAPTOP
+    )
     assert (spec.size, spec.engine, spec.labels, spec.key) == (None, None, {}, None)
 
 
 def test_everything_else_stays_as_it_is() -> None:
-    asked = {"script": "t.py", "args": ["--x"], "env": {"A": "1"}, "strategy": "ps-async", "inputs": {"d": "pool://me/d"}}
+    asked = {
+        "script": "t.py",
+        "args": ["--x"],
+        "env": {"A": "1"},
+        "strategy": "ps-async",
+        "inputs": {"d": "pool://me/d"},
+    }
     before, after = parse(asked), trial(parse(asked), LAPTOP)
     for key in asked:
         assert getattr(after, key) == getattr(before, key)

@@ -92,7 +92,7 @@ print(engine.start(a_gang(engine, "b-1")))
 def test_servers_that_start_the_same_gang_at_once_leave_one_shepherd(home: Home) -> None:
     command = [sys.executable, "-c", START, str(home.root)]
     servers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    assert [server.communicate(timeout=60)[0] for server in servers] == ["local\n"] * 3
+    assert [server.communicate(timeout=60)[0] for server in servers] == [f"local@{home.identity()}\n"] * 3
     engine = LocalEngine(home)
     until(lambda: GangFolder(home.gangs, "b-1").lock("local") == "held")
     until(lambda: len(shepherds("b-1")) == 1)

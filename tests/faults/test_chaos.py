@@ -61,7 +61,7 @@ class Chaos:
 
     def kill_something(self) -> None:
         """One kill; the server's is followed by its restart, as an administrator's tool would do."""
-        what = self.rng.choices(["server", "shepherd", "rank", "child", "stop"], [1, 3, 4, 3, 1])[0]
+        what = self.rng.choices(["server", "shepherd", "rank", "child", "stop"], [2, 3, 4, 3, 1])[0]
         if what == "server":
             self.live.kill()
             self.live.start()

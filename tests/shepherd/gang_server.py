@@ -28,6 +28,7 @@ class GangServer:
         self.over = False
         self.over_but_for: tuple[str, ...] = ()  # what is still taken when it is over
         self.refuse_logs = False
+        self.nonsense: set[str] = set()  # paths that are answered with something else, once
         self.joins: list[dict[str, Any]] = []
         self.events: dict[int, dict[str, Any]] = {}
         self.progress: dict[str, dict[str, Any]] = {}
@@ -173,6 +174,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._json({"code": "gang_over"}, 410)
         elif gang._http is None:
             self.close_connection = True
+        elif path in gang.nonsense:
+            gang.nonsense.discard(path)
+            self._json({"welcome": "to the hotel's network"})
         else:
             self._route(gang, path, body)
 

@@ -62,7 +62,10 @@ def test_ports_are_free_announced_and_the_ranks_to_bind(flock: Make) -> None:
 
 def test_a_rank_has_the_declared_environment_and_little_else(flock: Make) -> None:
     paths = {"R": "@roster", "S": "@shared", "I": "@inputs", "O": "@outputs", "W": "@work", "PLAIN": "@else"}
-    script = "import os, json; print(json.dumps(dict(os.environ, CWD=os.getcwd(), SHM=oct(os.stat(os.environ['S']).st_mode))))"
+    script = (
+        "import os, json; mode = oct(os.stat(os.environ['S']).st_mode);"
+        "print(json.dumps(dict(os.environ, CWD=os.getcwd(), SHM=mode)))"
+    )
     gang = flock(python("worker-0", script, env=paths))
     shepherd = gang.launch()
     gang.ended()
@@ -247,6 +250,17 @@ def test_sigterm_to_the_shepherd_stops_the_ranks_and_still_reports(flock: Make) 
     assert gang.ended()[0]["exit_code"] == 4
     assert gang.leave(shepherd) == 0
     assert gang.server.lines("worker-0")[-1] == "bye"
+
+
+def test_a_shepherd_told_to_end_before_the_launch_says_that_it_cannot_start(flock: Make) -> None:
+    gang = flock(shell("worker-0", "echo never"))
+    shepherd = gang.start()
+    until(lambda: gang.server.joins)
+    shepherd.send_signal(signal.SIGTERM)
+    gang.server.direct("launch", roster=1)
+    until(lambda: gang.server.kinds("failed_start"))
+    assert "SIGTERM" in gang.server.kinds("failed_start")[0]["message"]
+    assert gang.leave(shepherd) == 0
 
 
 def test_a_gang_that_is_over_ends_its_shepherd_and_its_ranks(flock: Make) -> None:

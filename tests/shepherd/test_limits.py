@@ -20,7 +20,12 @@ pytestmark = pytest.mark.real
 Make = Callable[..., Flock]
 
 MIB = 1024 * 1024
-GREEDY = f"import time\nprint('start')\nx = bytearray(300 * {MIB})\nfor i in range(0, len(x), 4096): x[i] = 1\nprint('full')\ntime.sleep(60)"
+GREEDY = f"""
+import time
+x = bytearray(300 * {MIB})
+for at in range(0, len(x), 4096): x[at] = 1
+time.sleep(60)
+"""
 GREEDY_CHILD = f"import subprocess, sys\nsys.exit(subprocess.call([sys.executable, '-c', {GREEDY!r}]) and 1)"
 HIDE_CGROUPS = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /sys/fs/cgroup && exec "$@"', "sh"]
 
@@ -112,18 +117,21 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_neither_blocks_nor_ends_a_rank_and_the_log_says_what_is_missing(
     archive: Path, small_disk: Path, tmp_path: Path
 ) -> None:
-    script = "echo first; read_go() { while [ ! -e $GO$1 ]; do sleep 0.02; done; }; read_go 1; seq 1 2000000; echo flooded > $GO.flooded; read_go 2; echo last"
+    script = """
+wait_for() { while [ ! -e $GO.$1 ]; do sleep 0.02; done; }
+echo first; wait_for flood; seq 1 2000000; touch $GO.flooded; wait_for end; echo last
+"""
     go = tmp_path / "go"
     gang = Flock(archive, small_disk, [shell("worker-0", script, env={"GO": str(go)})], log_limit=1 << 30)
     try:
         shepherd = gang.launch()
         until(lambda: gang.server.lines("worker-0") == ["first"])
         gang.server.switch_off()
-        Path(f"{go}1").touch()
+        Path(f"{go}.flood").touch()
         until(lambda: Path(f"{go}.flooded").exists(), 40, "the rank writes on though the disk is full")
         gang.server.switch_on()
         until(lambda: len(gang.server.lines("worker-0")) > 1000)
-        Path(f"{go}2").touch()
+        Path(f"{go}.end").touch()
         assert gang.ended()[0]["exit_code"] == 0
         assert gang.leave(shepherd) == 0
         lines = gang.server.lines("worker-0")

@@ -80,6 +80,16 @@ def test_a_server_that_is_not_there_yet_is_waited_for(flock: Make) -> None:
     assert gang.server.lines("worker-0") == ["hello"]
 
 
+def test_answers_that_make_no_sense_are_asked_for_again(flock: Make) -> None:
+    gang = flock(shell("worker-0", "echo hello"))
+    gang.server.nonsense = {"join", "beat", "launch", "logs", "ranks"}
+    shepherd = gang.launch()
+    assert gang.ended()[0]["exit_code"] == 0
+    assert gang.leave(shepherd) == 0
+    assert gang.server.nonsense == set()
+    assert gang.server.lines("worker-0") == ["hello"]
+
+
 def test_a_hundred_megabytes_arrive_whole(flock: Make) -> None:
     lines = 1_000_000
     script = f"import sys; w = sys.stdout.write\nfor n in range({lines}): w(f'{{n:07d}} ' + 'x' * 92 + '\\n')"

