@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 import importlib
-import sys
-import types
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shoal.client.aio import AsyncJob, afind, ajobs, asubmit
+    from shoal.client.connect import connect
+    from shoal.client.jobs import Job, JobFailed, find, jobs, submit
+    from shoal.client.kinds import (
+        CommandJob,
+        HorovodJob,
+        JaxJob,
+        LightGBMJob,
+        MXNetJob,
+        PaddleJob,
+        TensorFlowJob,
+        TorchJob,
+        XGBoostJob,
+    )
+    from shoal.client.lines import LogLine
+    from shoal.client.remote import remote
+    from shoal.errors import ShoalError
+    from shoal.job.spec import JobSpec
 
 __version__ = "0.1.0"
 
-# Public name → where it lives. Loaded when asked for, so that `import shoal` costs next to nothing; the types are in
-# __init__.pyi, so that this root of all packages imports none of them.
+# Public name → where it lives. Loaded when asked for, so that `import shoal` costs next to nothing.
 _HOMES = {
     "AsyncJob": "shoal.client.aio",
     "CommandJob": "shoal.client.kinds",
@@ -27,10 +44,11 @@ _HOMES = {
     "TensorFlowJob": "shoal.client.kinds",
     "TorchJob": "shoal.client.kinds",
     "XGBoostJob": "shoal.client.kinds",
-    "ajob": "shoal.client.aio",
+    "afind": "shoal.client.aio",
     "ajobs": "shoal.client.aio",
     "asubmit": "shoal.client.aio",
     "connect": "shoal.client.connect",
+    "find": "shoal.client.jobs",
     "jobs": "shoal.client.jobs",
     "remote": "shoal.client.remote",
     "submit": "shoal.client.jobs",
@@ -53,11 +71,11 @@ __all__ = [
     "TorchJob",
     "XGBoostJob",
     "__version__",
-    "ajob",
+    "afind",
     "ajobs",
     "asubmit",
     "connect",
-    "job",
+    "find",
     "jobs",
     "remote",
     "submit",
@@ -65,33 +83,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "job":
-        return importlib.import_module("shoal.job")
-    if name in _HOMES:
-        value = getattr(importlib.import_module(_HOMES[name]), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module 'shoal' has no attribute {name!r}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'shoal' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-class _JobPackage(types.ModuleType):
-    """`shoal.job` is a package and, called with a reference, the function that finds a job."""
-
-    def __call__(self, ref: str, api: Any = None) -> Any:
-        return importlib.import_module("shoal.client.jobs").job(ref, api)
-
-
-class _Shoal(types.ModuleType):
-    """Importing the package `shoal.job` sets it as an attribute here; that is when it learns to be called."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if name == "job" and isinstance(value, types.ModuleType):
-            value.__class__ = _JobPackage
-        super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Shoal

@@ -20,8 +20,8 @@ import uvloop
 
 from shoal._lib.clock import Deadline
 from shoal.bench.figure import Figure, Target
-from shoal.bench.meters import CpuMeter
 from shoal.bench.idle import NAME, note_file, publish
+from shoal.bench.meters import CpuMeter
 from shoal.bench.site import Site, site
 from shoal.bench.wire import Connection, host_of, request
 from shoal.client.http import BASE

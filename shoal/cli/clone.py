@@ -36,7 +36,7 @@ def clone(
     from shoal.cli.follow import follow_to_end
     from shoal.cli.run import print_sent
     from shoal.client.connect import connect
-    from shoal.client.jobs import job as find
+    from shoal.client.jobs import find
 
     original = find(job, connect())
     made = original.clone(**changes(original.spec, ctx.meta[AFTER], flags))
@@ -57,7 +57,7 @@ def diff(
     shoal diff 7f3k 9qm2
     """
     from shoal.client.connect import connect
-    from shoal.client.jobs import job as find
+    from shoal.client.jobs import find
 
     api = connect(start=False)
     jobs = [find(ref, api).data for ref in (first, second)]

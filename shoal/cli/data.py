@@ -39,7 +39,7 @@ def get(
     """
     from shoal.client import data as client
     from shoal.client.connect import connect
-    from shoal.client.jobs import job as find
+    from shoal.client.jobs import find
 
     api = connect(start=False)
     found = find(job, api)

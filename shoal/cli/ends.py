@@ -35,7 +35,7 @@ def stop(
     shoal stop 7f3k 9qm2 --grace 1m --message "wrong data"
     """
     from shoal.client.connect import connect
-    from shoal.client.jobs import job as find
+    from shoal.client.jobs import find
 
     pause = _seconds(grace)
     api = connect(start=False)
@@ -64,7 +64,7 @@ def rm(
     import sys
 
     from shoal.client.connect import connect
-    from shoal.client.jobs import job as find
+    from shoal.client.jobs import find
 
     api = connect(start=False)
     if not yes and sys.stdin.isatty():

@@ -48,7 +48,7 @@ def logs(
     shoal logs 7f3k --grep 'loss|nan' --since 20m --time
     """
     from shoal.client.connect import connect
-    from shoal.client.jobs import job as find
+    from shoal.client.jobs import find
 
     last = None if tail is None else _count("--tail", tail, 0)
     pattern = _pattern(grep)

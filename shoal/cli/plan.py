@@ -53,7 +53,7 @@ def why(
     shoal why digits
     """
     from shoal.client.connect import connect
-    from shoal.client.jobs import job as find
+    from shoal.client.jobs import find
 
     found = find(job, connect(start=False)).why()
     if as_json:

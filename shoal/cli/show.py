@@ -28,7 +28,7 @@ def show(
     shoal show 7f3k --yaml > again.yaml
     """
     from shoal.client.connect import connect
-    from shoal.client.jobs import job as find
+    from shoal.client.jobs import find
 
     if as_json and as_yaml:
         raise BadSpec("--json and --yaml contradict each other; give one of them")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from shoal.client.http import Api
-from shoal.client.jobs import Job, job, jobs, submit
+from shoal.client.jobs import Job, find, jobs, submit
 from shoal.client.lines import LogLine
 
 if TYPE_CHECKING:
@@ -141,9 +141,9 @@ async def asubmit(
     return AsyncJob(await asyncio.to_thread(send))
 
 
-async def ajob(ref: str, api: Api | None = None) -> AsyncJob:
-    """`job` for asynchronous programs."""
-    return AsyncJob(await asyncio.to_thread(job, ref, api))
+async def afind(ref: str, api: Api | None = None) -> AsyncJob:
+    """`find` for asynchronous programs."""
+    return AsyncJob(await asyncio.to_thread(find, ref, api))
 
 
 async def ajobs(**filters: Any) -> AsyncIterator[AsyncJob]:

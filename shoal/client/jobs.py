@@ -25,7 +25,7 @@ ENDED = frozenset({"succeeded", "failed", "stopped"})  # as in shoal.job.states,
 PAGE = 500
 RESULT = "result.json"  # where a remote function leaves what it returned, in the job's folder
 
-__all__ = ["ENDED", "Job", "JobFailed", "LogLine", "job", "jobs", "submit"]
+__all__ = ["ENDED", "Job", "JobFailed", "LogLine", "find", "jobs", "submit"]
 
 
 class JobFailed(ShoalError):
@@ -263,7 +263,7 @@ def submit(
     return Job(server, ready.send(server, progress))
 
 
-def job(ref: str, api: Api | None = None) -> Job:
+def find(ref: str, api: Api | None = None) -> Job:
     """The job with that id, a unique beginning of one (4 characters or more), or the newest with that name."""
     server = api or current()
     return Job(server, server.request("GET", f"/jobs/{quote(ref, safe='')}"))

@@ -196,7 +196,7 @@ class LocalEngine:
                 child.wait(DYING)
 
     def _handle(self, nodes: tuple[str, ...]) -> str:
-        """The nodes, and whose home the gang lies in: servers that share a database do not share a machine's processes."""
+        """The nodes, and whose home the gang lies in: servers that share a database do not share processes."""
         return f"{','.join(nodes)}@{self._identity}"
 
     def _is_foreign(self, handle: str) -> bool:

@@ -23,7 +23,7 @@ class Frozen(BaseModel):
 
 
 def _number(value: Any) -> Any:
-    if isinstance(value, bool):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(f"{value!r} is not a number")
     return value
 
@@ -31,8 +31,7 @@ def _number(value: Any) -> Any:
 def _within(bound: Bound, read: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def check(value: Any) -> Any:
         number = read(value)
-        if isinstance(number, (int, float)):
-            bound.check(number)
+        bound.check(number)
         return number
 
     return check

@@ -23,7 +23,7 @@ class Reason(Enum):
     EXIT_CODE = (
         "exit_code",
         Fault.USER,
-        "Read the rank's last lines with 'shoal logs JOB --rank RANK --tail 50'; 'retry_on: any' tries it again.",
+        "Read the rank's last lines with 'shoal logs JOB --rank RANK --tail 50'; 'retry_on: any' retries it.",
     )
     PYTHON_ERROR = (
         "python_error",

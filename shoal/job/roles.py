@@ -27,7 +27,7 @@ class Count:
         return str(self.low) if self.low == self.high else f"{self.low}..{self.high}"
 
 
-def parse_count(value: Any) -> Count:
+def parse_count(value: Any, bound: bounds.Bound = bounds.COUNT) -> Count:
     if isinstance(value, Count):
         return value
     if isinstance(value, int) and not isinstance(value, bool):
@@ -41,8 +41,8 @@ def parse_count(value: Any) -> Count:
         raise ValueError(f"{value!r} is not a count; write a whole number such as 4, or a range such as 2..8")
     if low > high:
         raise ValueError(f"{value!r} is a range that ends before it begins; write the smaller number first")
-    bounds.COUNT.check(low)
-    bounds.COUNT.check(high)
+    bound.check(low)
+    bound.check(high)
     return Count(low, high)
 
 

@@ -39,9 +39,7 @@ Framework = Literal["pytorch", "tensorflow", "xgboost", "lightgbm", "mxnet", "pa
 
 
 def _workers(value: Any) -> Any:
-    count = parse_count(value)
-    bounds.WORKERS.check(count.low)
-    return count
+    return parse_count(value, bounds.WORKERS)
 
 
 def _inputs(value: Any) -> dict[str, str]:

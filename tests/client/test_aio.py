@@ -129,7 +129,7 @@ def test_everything_else_is_awaited(server: FakeServer, api: Api) -> None:
     async def all_of_it() -> Any:
         job = await shoal.asubmit({"command": ["true"]}, api=api)
         assert (await job.refresh()).state == "running"
-        assert (await shoal.ajob("job1", api)).id == "job1"
+        assert (await shoal.afind("job1", api)).id == "job1"
         assert [one.id async for one in shoal.ajobs(api=api)] == ["job1"]
         assert (await job.stop(force=True)).state == "stopping"
         assert await job.why() == {"rule": "next"}

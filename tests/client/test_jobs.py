@@ -49,7 +49,7 @@ def test_a_job_from_a_list_fetches_the_rest_when_asked(server: FakeServer, api: 
 
 def test_a_reference_is_quoted(server: FakeServer, api: Api) -> None:
     with pytest.raises(NotFound):
-        client.job("a/../b c", api)
+        client.find("a/../b c", api)
     assert server.asked[-1].path == "/api/v1/jobs/a%2F..%2Fb%20c"
 
 

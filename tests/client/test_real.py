@@ -108,8 +108,8 @@ def test_a_script_runs_and_its_output_comes_back(real: Api, project: Path, tmp_p
 
 def test_a_job_is_found_listed_explained_cloned_and_removed(real: Api) -> None:
     job = python("print(1)", name="find-me", tags=["one"]).submit(real).wait(60)
-    assert shoal.job("find-me").id == job.id
-    assert shoal.job(job.id[:6], real).id == job.id
+    assert shoal.find("find-me").id == job.id
+    assert shoal.find(job.id[:6], real).id == job.id
     assert [one.id for one in shoal.jobs(api=real, tag="one", state="succeeded")] == [job.id]
     assert job.why()["state"] == "succeeded"
     assert [event["kind"] for event in job.events()][-1] == "succeeded"
@@ -249,7 +249,7 @@ def test_a_killed_server_costs_a_follower_nothing(own_server: Home, tmp_path: Pa
 
     follower = threading.Thread(target=follow)
     follower.start()
-    until("some lines", lambda: any(line.text == "50" for line in shoal.job(job.id, api).logs()))
+    until("some lines", lambda: any(line.text == "50" for line in shoal.find(job.id, api).logs()))
     end_server(own_server, signal.SIGKILL)
     assert connect().url == api.url
     (tmp_path / "go").touch()

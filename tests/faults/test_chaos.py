@@ -20,7 +20,7 @@ from tests.support.live import Live, eventually, live_server, processes_of, sign
 CPUS = 4
 KILLS, SOAK_KILLS = 60, 1000
 
-# A rank leaves a mark per start, so that a second start of the same incarnation would show; then it works, with a child.
+# A rank leaves a mark per start, so that a second start would show; then it works, with a child.
 WORK = """
 import os, subprocess, sys, time
 mark = "-".join(os.environ[name] for name in ("SHOAL_GANG", "SHOAL_MEMBER"))

@@ -11,6 +11,7 @@ from shoal.job.spec import parse
 
 OK = RankEnd(exit_code=0)
 BAD = RankEnd(exit_code=3, tail="something\nwent wrong\n")
+TRACEBACK = "Traceback (most recent call last):\n  File x\n"
 
 
 def roles(on_lost: str = "fail", count: object = 2) -> tuple[Role, ...]:
@@ -70,7 +71,7 @@ def test_a_rank_that_is_gone_counts_as_finished() -> None:
 @pytest.mark.parametrize(
     ("end", "reason"),
     [
-        (RankEnd(exit_code=1, tail="Traceback (most recent call last):\n  File x\nValueError: no\n"), Reason.PYTHON_ERROR),
+        (RankEnd(exit_code=1, tail=TRACEBACK + "ValueError: no\n"), Reason.PYTHON_ERROR),
         (RankEnd(exit_code=127, tail="sh: nope: not found"), Reason.COMMAND_MISSING),
         (RankEnd(failed_start=True, message="no such file: nope"), Reason.COMMAND_MISSING),
         (RankEnd(failed_start=True, message="input digits: not found"), Reason.INPUT_MISSING),
@@ -80,11 +81,11 @@ def test_a_rank_that_is_gone_counts_as_finished() -> None:
         (RankEnd(signal=15), Reason.KILLED),
         (RankEnd(signal=11), Reason.CRASHED),
         (RankEnd(signal=6), Reason.CRASHED),
-        (RankEnd(exit_code=1, tail="Traceback (most recent call last):\nOSError: [Errno 98] Address already in use"), Reason.PORT_CLASH),
+        (RankEnd(exit_code=1, tail=TRACEBACK + "OSError: [Errno 98] Address already in use"), Reason.PORT_CLASH),
         (RankEnd(exit_code=1, tail="OSError: [Errno 28] No space left on device"), Reason.DISK_FULL),
         (RankEnd(exit_code=7), Reason.EXIT_CODE),
     ],
-)  # fmt: skip
+)
 def test_how_a_rank_ended_gives_its_reason(end: RankEnd, reason: Reason) -> None:
     found, message = explain(rank("worker-1", end=end))
     assert found is reason and "worker-1" in message

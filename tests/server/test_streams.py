@@ -13,7 +13,7 @@ import pytest
 
 from shoal.home import Home
 from shoal.server import process
-from tests.server.conftest import Site, eventually, events_of, lines_of, python
+from tests.server.conftest import Site, events_of, eventually, lines_of, python
 
 pytestmark = pytest.mark.real
 

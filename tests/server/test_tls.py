@@ -10,8 +10,8 @@ import pytest
 from shoal.errors import BadConfig
 from shoal.home import Home
 from shoal.server import process
-from shoal.server.settings import ServerSettings
 from shoal.server.serve import choose_certificate
+from shoal.server.settings import ServerSettings
 from shoal.server.tls import fingerprint_of, is_loopback, own_certificate, self_signed
 
 
