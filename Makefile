@@ -30,6 +30,13 @@ $(VENV)/.dev: $(VENV)/.made pyproject.toml requirements.lock
 	$(PIP) install -c requirements.lock -e '.[dev]'
 	@touch $@ $(VENV)/.demo
 
+# The system's packages that tests use, where we may install them; elsewhere their tests say what to type.
+SYSTEM_PACKAGES := libfaketime
+$(VENV)/.system: $(VENV)/.made
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && ! dpkg -s $(SYSTEM_PACKAGES) > /dev/null 2>&1; then \
+		apt-get update -qq && apt-get install -y -qq --no-install-recommends $(SYSTEM_PACKAGES) > /dev/null; fi
+	@touch $@
+
 demo: $(VENV)/.demo
 	@$(BIN)/python examples/demo.py
 
@@ -42,10 +49,10 @@ lint: $(VENV)/.dev
 check: lint
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not real and not chaos and not soak"
 
-test: lint
+test: lint $(VENV)/.system
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not soak"
 
-soak: $(VENV)/.dev
+soak: $(VENV)/.dev $(VENV)/.system
 	$(BIN)/python -m pytest -q -m soak
 
 format: $(VENV)/.dev

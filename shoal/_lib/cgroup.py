@@ -29,9 +29,14 @@ class Cgroup:
         self._folders = folders
 
     @property
+    def folders(self) -> List[Path]:
+        """Where it lies, for whoever must take it away should its maker be killed: an empty one is just a folder."""
+        return list(dict.fromkeys(self._folders.values()))
+
+    @property
     def doors(self) -> List[str]:
         """The files a child writes `0` to, between fork and exec, to be inside."""
-        return [str(folder / "cgroup.procs") for folder in self._places()]
+        return [str(folder / "cgroup.procs") for folder in self.folders]
 
     def pids(self) -> List[int]:
         """Every process inside."""
@@ -43,7 +48,7 @@ class Cgroup:
 
     def kill(self) -> None:
         """SIGKILL to everything inside, at once where the kernel can (cgroup.kill), else one by one."""
-        for folder in self._places():
+        for folder in self.folders:
             if self.version == 2 and _write(folder / "cgroup.kill", "1"):
                 return
         for pid in self.pids():
@@ -62,15 +67,12 @@ class Cgroup:
         """Takes the group away; False when something still lives inside."""
         until = time.monotonic() + _REMOVE_FOR
         while True:
-            removed = [_rmdir(folder) for folder in self._places()]
+            removed = [_rmdir(folder) for folder in self.folders]
             if all(removed):
                 return True
             if self.pids() or time.monotonic() >= until:
                 return False
             time.sleep(0.005)
-
-    def _places(self) -> List[Path]:
-        return list(dict.fromkeys(self._folders.values()))
 
 
 def make(

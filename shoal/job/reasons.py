@@ -23,12 +23,12 @@ class Reason(Enum):
     EXIT_CODE = (
         "exit_code",
         Fault.USER,
-        "Read the rank's last lines with 'shoal logs JOB --rank RANK --tail 50'; 'retry_on: any' retries it.",
+        "Read its last lines with 'shoal logs JOB --rank RANK --tail 50'; 'retry_on: any' retries it.",
     )
     PYTHON_ERROR = (
         "python_error",
         Fault.USER,
-        "The script raised; the traceback is at the end of the rank's log. Fix it and submit again ('shoal clone JOB').",
+        "The script raised; the traceback ends the rank's log. Mend it and submit again ('shoal clone JOB').",
     )
     CRASHED = (
         "crashed",

@@ -131,7 +131,10 @@ class Door:
         seconds = time.monotonic() - visit.began
         route = getattr(scope.get("route"), "path", None) or ("other" if visit.status == 404 else "door")
         user: User | None = scope.get(USER)
+        asked = (scope["method"], scope["path"])
         self._service.metrics.request(scope["method"], route, visit.status, seconds)
+        if asked in OPEN and visit.status == 200:
+            return  # whoever asks every second whether we are well need not fill the log
         note_request(scope["method"], scope["path"], visit.status, seconds, user.name if user else None)
 
 

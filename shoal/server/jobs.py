@@ -16,9 +16,9 @@ from shoal.job.life import JobRecord
 from shoal.job.spec import JobSpec
 from shoal.job.states import State
 from shoal.server import shapes
-from shoal.server.routing import Asker, Here, as_json
+from shoal.server.routing import Asker, Here, as_json, rank_names
 from shoal.server.service import Service
-from shoal.server.transfers import PIECE, download, drawn
+from shoal.server.transfers import PIECE, Content, download, drawn
 from shoal.storage.folders import list_folder, open_inside
 from shoal.storage.views import SAMPLES
 
@@ -152,17 +152,18 @@ async def list_files(ref: str, service: Here, user: Asker, path: str = "", curso
 async def get_file(ref: str, path: str, request: Request, service: Here, user: Asker) -> Response:
     """One file of what the job wrote; Range is served."""
     record = await service.call(service.desk.find, user, ref)
-    file, size = await service.call(_open, _folder(service, record), path)
-    return download(service, request, path, size, partial(_read, file))
+    return download(service, request, await service.call(_open, _folder(service, record), path))
 
 
 def _folder(service: Service, record: JobRecord) -> Path:
     return Path(record.in_place) if record.in_place else service.parts.home.work / record.id
 
 
-def _open(folder: Path, path: str) -> tuple[BinaryIO, int]:
+def _open(folder: Path, path: str) -> Content:
     file = open_inside(folder, path)
-    return file, os.fstat(file.fileno()).st_size
+    found = os.fstat(file.fileno())
+    version = f"{found.st_ino:x}-{found.st_mtime_ns:x}-{found.st_size:x}"
+    return Content(path, found.st_size, version, partial(_read, file))
 
 
 def _read(file: BinaryIO, start: int, stop: int) -> Iterator[bytes]:
@@ -175,17 +176,18 @@ def _read(file: BinaryIO, start: int, stop: int) -> Iterator[bytes]:
 
 
 @router.get("/jobs/{ref}/samples", response_class=StreamingResponse)
-async def samples(ref: str, service: Here, user: Asker, rank: str | None = None) -> Response:
+async def samples(ref: str, service: Here, user: Asker, rank: str = "") -> Response:
     """What was measured of each rank (CPU, memory, GPU, network, disk, progress), one JSON object a line."""
     record = await service.call(service.desk.find, user, ref)
     pieces = _sample_lines(service, record.id, rank)
     return StreamingResponse(drawn(service, pieces), media_type="application/x-ndjson")
 
 
-def _sample_lines(service: Service, job: str, rank: str | None) -> Iterator[bytes]:
+def _sample_lines(service: Service, job: str, rank: str) -> Iterator[bytes]:
     logs = service.parts.logs
     names = {stream for _, stream in logs.streams(job) if stream.endswith(SAMPLES)}
-    if rank is not None:
-        names &= {f"{rank}{SAMPLES}"}
+    wanted = rank_names(rank)
+    if wanted is not None:
+        names &= {f"{name}{SAMPLES}" for name in wanted}
     for batch in logs.read_lines(job, streams=names):
         yield "".join(f"{text}\n" for _, _, text in batch.lines).encode()

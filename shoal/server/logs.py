@@ -10,7 +10,7 @@ from starlette.responses import StreamingResponse
 
 from shoal.errors import BadRequest
 from shoal.server.feeds import Feeds
-from shoal.server.routing import Asker, Here
+from shoal.server.routing import Asker, Here, rank_names
 from shoal.server.streams import EventStream
 
 LONGEST_PATTERN = 500  # characters
@@ -44,7 +44,7 @@ async def logs(
 ) -> EventStream:
     """The lines of all ranks in the order of time, from behind `cursor` or Last-Event-ID; last an `end` event."""
     record = await service.call(service.desk.find, user, ref)
-    names = _streams(rank)
+    names = rank_names(rank)
     pattern = compile_pattern(grep)
     view = await service.call(
         service.parts.logs.follow,
@@ -65,11 +65,6 @@ async def watch(ref: str, service: Here, user: Asker, live: Live) -> EventStream
     """The job now and whenever it changed, until it has ended."""
     record = await service.call(service.desk.find, user, ref)
     return EventStream(service, live.watch(record.id))
-
-
-def _streams(rank: str) -> list[str] | None:
-    words = [word.strip() for word in rank.split(",") if word.strip()]
-    return [f"worker-{word}" if word.isdigit() else word for word in words] or None
 
 
 def compile_pattern(text: str | None) -> re.Pattern[str] | None:

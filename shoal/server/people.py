@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
@@ -17,9 +15,6 @@ from shoal.server.routing import Admin, Asker, Here, as_json
 from shoal.server.service import Service
 
 router = APIRouter(tags=["people"])
-
-# Each check of a password takes 64 MiB and tens of milliseconds; more at once would let strangers fill the memory.
-_one_by_one = asyncio.Semaphore(2)
 
 
 @router.get("/whoami", response_model=shapes.UserShape)
@@ -40,7 +35,7 @@ async def add_user(body: shapes.NewUser, service: Here, admin: Admin) -> Respons
         raise BadRequest("a user cannot be called 'me', which means one's own pool; choose another name")
     hashed = None
     if body.password is not None:
-        async with _one_by_one:
+        async with service.hashing:
             hashed = await service.call(passwords.hash_password, body.password)
     now = clock.now()
     await service.call(service.store.add_user, body.name, hashed, body.admin, now)
@@ -92,7 +87,7 @@ async def _sign_in(service: Service, request: Request, body: shapes.TokenRequest
     address = request.client.host if request.client else ""
     service.tries.check(body.user, address)
     try:
-        async with _one_by_one:
+        async with service.hashing:
             await service.call(_check, service, body.user, body.password)
     except NotSignedIn:
         service.tries.failed(body.user, address)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from hashlib import sha256
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -15,7 +16,7 @@ from shoal.server import shapes
 from shoal.server.chunks import check_chunks
 from shoal.server.routing import Asker, Here, as_json
 from shoal.server.service import Service
-from shoal.server.transfers import download
+from shoal.server.transfers import Content, download
 from shoal.storage.manifest import Entry, Manifest
 
 router = APIRouter(prefix="/pools/{pool}", tags=["pools"])
@@ -74,7 +75,8 @@ async def get_file(pool: str, path: str, request: Request, service: Here, user: 
     owner = owner_of(pool, user)
     entry = await service.call(_find, service, owner, path.strip("/"))
     opener = partial(service.parts.chunks.open, owner)
-    return download(service, request, entry.path, entry.size, lambda start, stop: entry.read(opener, start, stop))
+    version = sha256("".join(entry.chunks).encode()).hexdigest()[:32]
+    return download(service, request, Content(entry.path, entry.size, version, partial(entry.read, opener)))
 
 
 def _find(service: Service, owner: str, path: str) -> Entry:

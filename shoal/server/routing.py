@@ -37,6 +37,12 @@ Asker = Annotated[User, Depends(_user)]
 Admin = Annotated[User, Depends(_admin)]
 
 
+def rank_names(text: str) -> list[str] | None:
+    """`worker-0,server-1` as a list; a number alone means that worker. None for all."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    return [f"worker-{word}" if word.isdigit() else word for word in words] or None
+
+
 def as_json(content: Any, status: int = 200) -> Response:
     """JSON without a model in between: dataclasses and plain data, as fast as it goes."""
     return Response(to_json(content, inf_nan_mode="null"), status, media_type="application/json")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
 from urllib.parse import quote
 
 from starlette.requests import Request
@@ -58,16 +59,28 @@ def wanted_range(header: str | None, size: int) -> tuple[int, int] | None:
     return start, stop
 
 
-def download(
-    service: Service, request: Request, path: str, size: int, read: Callable[[int, int], Iterator[bytes]]
-) -> Response:
-    """A file as an attachment; `read(start, stop)` gives its bytes."""
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What is to be downloaded: `version` differs when the bytes do; `read(start, stop)` gives them."""
+
+    path: str
+    size: int
+    version: str
+    read: Callable[[int, int], Iterator[bytes]]
+
+
+def download(service: Service, request: Request, content: Content) -> Response:
+    """A file as an attachment, or the range of it that was asked for, unless it changed since the client saw it."""
+    tag, size = f'"{content.version}"', content.size
+    name = quote(content.path.rsplit("/", 1)[-1], safe="")
     headers = {
         "accept-ranges": "bytes",
-        "content-disposition": f"attachment; filename*=UTF-8''{quote(path.rsplit('/', 1)[-1], safe='')}",
+        "etag": tag,
+        "content-disposition": f"attachment; filename*=UTF-8''{name}",
     }
+    unchanged = request.headers.get("if-range", tag) == tag
     try:
-        wanted = wanted_range(request.headers.get("range"), size)
+        wanted = wanted_range(request.headers.get("range"), size) if unchanged else None
     except NoSuchRange as wrong:
         refusal = problems.answer(wrong)
         refusal.headers["content-range"] = f"bytes */{size}"
@@ -76,5 +89,5 @@ def download(
     headers["content-length"] = str(stop - start)
     if wanted is not None:
         headers["content-range"] = f"bytes {start}-{stop - 1}/{size}"
-    body = drawn(service, read(start, stop))
+    body = drawn(service, content.read(start, stop))
     return StreamingResponse(body, 200 if wanted is None else 206, headers, "application/octet-stream")

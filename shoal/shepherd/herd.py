@@ -169,6 +169,7 @@ class Herd:
             rank.begin(env, str(self._place.work), f"shoal-{self._task.key}-{what.name}-{rank.incarnation}")
         except (SpawnFailed, OSError) as error:
             self._fail_start(rank, error)
+        self._place.note_groups(rank.group_folders)
         return rank
 
     def _confirm(self, rank: Rank) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, Iterable, Optional
 
 from shoal.contract import GANG, INHERITED, MEMBER, Process, Task
 
@@ -31,6 +32,7 @@ class Place:
         self.events = self._own("events.jsonl")
         self.roster = self._own("roster.json")
         self.shared_note = self._own("shared")  # holds the path of the shared-memory folder, for whoever cleans up
+        self.groups_note = self._own("cgroups")  # likewise the folders of the ranks' cgroups
         self.spool = self.folder / "spool"
         self.inputs = self.folder / "inputs"
         self.outputs = self.work / "outputs"
@@ -59,8 +61,17 @@ class Place:
         self.shared_note.write_text(str(folder))
         return folder
 
+    def note_groups(self, folders: Iterable[Path]) -> None:
+        """Remembers cgroups, so that they are taken away even if we are killed. A full disk costs only that."""
+        with suppress(OSError), open(self.groups_note, "a") as file:
+            file.writelines(f"{folder}\n" for folder in folders)
+
     def tidy(self) -> None:
         """Removes what must not outlive the attempt; harmless when called twice."""
+        if self.groups_note.exists():
+            for line in self.groups_note.read_text().splitlines():
+                with suppress(OSError):  # gone already, or something in it cannot die yet
+                    Path(line).rmdir()
         if self.shared_note.exists():
             _remove_tree(Path(self.shared_note.read_text()))
             self.shared_note.unlink()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 from functools import partial
+from pathlib import Path
 from typing import Collection, Dict, List, Optional
 
 from shoal._lib import cgroup, process
@@ -41,6 +42,10 @@ class Rank:
     def watched_limit(self) -> Optional[int]:
         """Bytes, when nobody but us enforces them."""
         return None if self._group is not None and self._group.holds_memory else self.what.memory
+
+    @property
+    def group_folders(self) -> List[Path]:
+        return self._group.folders if self._group is not None else []
 
     def begin(self, env: Dict[str, str], cwd: str, group_name: str) -> None:
         """Starts it, without waiting until it runs; SpawnFailed when it cannot be. `confirm` follows."""

@@ -6,7 +6,7 @@ import asyncio
 import hmac
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -64,11 +64,27 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def send(store: Store) -> int:
-    return asyncio.run(Alarms(store).send_due())
+    """One round of a server that comes, sends and goes."""
+
+    async def once() -> int:
+        alarms = Alarms(store)
+        count = await alarms.send_due()
+        running = asyncio.create_task(alarms.run())
+        await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        return count
+
+    return asyncio.run(once())
 
 
 def last(store: Store) -> Delivery:
     return store.deliveries("ann", 1, None).items[0]
+
+
+async def until(true: Callable[[], bool]) -> None:
+    while not true():
+        await asyncio.sleep(0.01)
 
 
 def make_due(store: Store, delivery: Delivery) -> None:
@@ -160,8 +176,7 @@ def test_running_sends_at_once_when_woken_and_gives_the_lease_back(store: Store,
         await asyncio.sleep(0.05)
         store.enqueue_delivery("ann", "failure", {}, 1.0)
         alarms.wake()
-        while last(store).delivered_at is None:
-            await asyncio.sleep(0.01)
+        await until(lambda: last(store).delivered_at is not None)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 

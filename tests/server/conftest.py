@@ -18,7 +18,7 @@ from shoal.server import process
 T = TypeVar("T")
 
 
-def eventually(look: Callable[[], T], seconds: float = 30.0) -> T:
+def eventually(look: Callable[[], T | None], seconds: float = 30.0) -> T:
     """Asks again until the answer is true."""
     deadline = time.monotonic() + seconds
     while not (found := look()):

@@ -1,4 +1,4 @@
-"""The shepherds' entrance: secrets, long polls, and what is refused. The test plays the shepherd of a simulated node."""
+"""The shepherds' entrance: secrets, long polls, what is refused. The tests play the shepherds of simulated nodes."""
 
 from __future__ import annotations
 

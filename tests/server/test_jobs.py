@@ -115,6 +115,13 @@ def test_a_file_is_served_whole_or_in_part(
     assert answer.headers["accept-ranges"] == "bytes"
 
 
+def test_a_range_of_a_file_that_changed_is_the_whole_file(site: Site, writer: str) -> None:
+    path = f"/jobs/{writer}/file?path=sub/digits.bin"
+    tag = site.root.get(path).headers["etag"]
+    assert site.root.get(path, headers={"range": "bytes=5-", "if-range": tag}).content == b"56789"
+    assert site.root.get(path, headers={"range": "bytes=5-", "if-range": '"older"'}).content == b"0123456789"
+
+
 @pytest.mark.parametrize("wanted", ["bytes=10-", "bytes=99-100", "bytes=5-2", "bytes=-0"])
 def test_a_range_behind_the_end_is_416(site: Site, writer: str, wanted: str) -> None:
     answer = site.root.get(f"/jobs/{writer}/file?path=sub/digits.bin", headers={"range": wanted})

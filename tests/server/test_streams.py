@@ -145,7 +145,9 @@ def test_wrong_parameters_are_refused_before_the_stream_begins(
 
 def test_a_follower_who_does_not_read_costs_nothing_and_catches_up(site: Site) -> None:
     """He reads nothing until far more than the shared news keeps has passed by."""
-    code = "import os, time\nfor i in range(300):\n    print(str(i) + ' ' + 'x' * 60000, flush=True)\n    time.sleep(0.01)\n"
+    code = (
+        "import time\nfor i in range(300):\n    print(str(i) + ' ' + 'x' * 60000, flush=True)\n    time.sleep(0.01)\n"
+    )
     job = site.submit(site.root, *python(code + "print('last 300', flush=True)"))["id"]
     host, port = site.note.url.removeprefix("http://").split(":")
     slow = socket.create_connection((host, int(port)))
@@ -169,7 +171,7 @@ def test_a_follower_who_does_not_read_costs_nothing_and_catches_up(site: Site) -
     assert numbers == [*map(str, range(300)), "last"]
 
 
-def _unchunked(received: bytes) -> bytes:
+def _unchunked(received: bytes | bytearray) -> bytes:
     head, _, body = bytes(received).partition(b"\r\n\r\n")
     if b"chunked" not in head:
         return body

@@ -35,7 +35,7 @@ COUNTING = "i=0; while :; do echo line $i; i=$((i+1)); sleep 0.01; done"
 
 
 def test_ranks_die_with_their_shepherd_and_the_rest_is_drained(flock: Make) -> None:
-    gang = flock(shell("worker-0", COUNTING, env={"S": "@shared"}))
+    gang = flock(shell("worker-0", COUNTING, env={"S": "@shared"}, cpu=0.5, memory=1 << 30))
     lines = killed_with_a_full_spool(gang)
     shared = Path((gang.folder / "node0.shared").read_text())
     assert shared.is_dir()
@@ -46,6 +46,8 @@ def test_ranks_die_with_their_shepherd_and_the_rest_is_drained(flock: Make) -> N
     assert gang.server.done == ["node0"]
     assert len(gang.server.joins) == 1
     assert not shared.exists()
+    groups = (gang.folder / "node0.cgroups").read_text().splitlines()
+    assert not [group for group in groups if Path(group).exists()]
 
 
 def test_a_second_start_after_a_kill_drains_instead_of_starting_ranks_twice(flock: Make) -> None:

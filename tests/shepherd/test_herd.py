@@ -185,7 +185,7 @@ def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace(flock: Make) -> N
 def test_a_stopped_rank_hears_sigterm(flock: Make) -> None:
     gang = flock(shell("worker-0", "trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done"))
     gang.launch()
-    until(lambda: gang.server.lines("worker-0") == ["ready"])
+    until(lambda: gang.server.lines("worker-0") == ["ready"] and gang.server.kinds("started"))
     os.killpg(gang.server.kinds("started")[0]["pid"], signal.SIGSTOP)
     gang.server.direct("stop", grace=30)
     assert gang.ended()[0]["exit_code"] == 9
