@@ -43,7 +43,7 @@ class Service:
         self.alarms = Alarms(parts.store)
         self.metrics = Metrics()
         self.tries = Tries()
-        # Each check of a password takes 64 MiB and tens of milliseconds: more at once would let strangers fill the memory.
+        # Each check of a password takes 64 MiB: more at once would let strangers fill the memory.
         self.hashing = asyncio.Semaphore(2)
         self.guard = Guard(parts.store, self.call)
         self._closing = False
