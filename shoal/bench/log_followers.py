@@ -27,7 +27,6 @@ LINES_PER_SECOND = 100
 SECONDS = 18  # of the job
 MEASURED = 10.0  # seconds
 LIMIT = 90.0  # seconds
-_LAST = LINES_PER_SECOND * SECONDS - 1
 
 
 @dataclass
@@ -108,7 +107,7 @@ async def _follow(running: Site, job: Job) -> tuple[float, float]:
     await asyncio.sleep(MEASURED)
     cores = meter.cores()
     await asyncio.wait_for(asyncio.gather(*(stream.over for stream in streams)), LIMIT)
-    missing = [follower.next for follower in followers if follower.next != _LAST + 1]
+    missing = [follower.next for follower in followers if follower.next != LINES_PER_SECOND * SECONDS]
     if missing:
         raise ShoalError(f"{len(missing)} followers did not see all lines; one stopped before line {missing[0]}")
     return cores, log.worst

@@ -42,7 +42,7 @@ class _Known:
     record: JobRecord
     secret: str
     lock: threading.Lock = field(default_factory=threading.Lock)
-    newest: dict[str, int] = field(default_factory=dict)  # node → seq of the newest directive for it
+    newest: dict[str, int] = field(default_factory=dict)  # node, or "" for all → seq of the newest directive
     roster: tuple[Roster, bytes] | None = None
     members: dict[str, list[Member]] = field(default_factory=dict)  # of the roster, by node
     over_at: float | None = None
@@ -100,14 +100,11 @@ class Gangs:
 
     def directives(self, key: str, node: str, after: int) -> list[dict[str, Any]]:
         """What this node has not been told yet; asks the database only when there is something new."""
-        known = self._look_up(key)
-        if known.newest and max(known.newest.get(node, 0), known.newest.get("", 0)) <= after:
+        newest = self._look_up(key).newest
+        if node in newest and max(newest[node], newest.get("", 0)) <= after:
             return []
         found = self._store.directives(key, node, after)
-        if found:
-            known.newest[node] = max(int(found[-1]["seq"]), known.newest.get(node, 0))
-        else:
-            known.newest.setdefault("", after)
+        newest[node] = max(int(found[-1]["seq"]) if found else after, newest.get(node, 0))
         return found
 
     def direct(self, key: str, kind: str, data: dict[str, Any], node: str | None = None) -> None:

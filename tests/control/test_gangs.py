@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from typing import Any
 
 import pytest
 
@@ -97,3 +98,9 @@ def test_ends_of_ranks_told_twice_count_once(world: World) -> None:
     for _ in range(3):
         world.end_rank(key, "worker-0", 1, exit_code=1)
     assert world.told(key).count("restart") == 1
+
+
+def test_every_node_is_told_to_launch(make_world: Any) -> None:
+    world = make_world(nodes=3, cpus=1)
+    key = running(world, workers=3, resources={"cpu": 1})
+    assert [world.told(key, f"sim-{i}") for i in range(3)] == [["launch"]] * 3
