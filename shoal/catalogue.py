@@ -12,7 +12,7 @@ from shoal.errors import MissingExtra, UnknownName
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """The known name a person most likely meant, or None when nothing is near."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return close[0] if close else None
 
 

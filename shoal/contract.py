@@ -67,6 +67,7 @@ class Task:
     work: str  # where the ranks start
     seats: List[Seat]
     log_limit: int  # bytes kept per rank, head and tail
+    note: Optional[str] = None  # where the server leaves its address, when this node sees the server's home
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

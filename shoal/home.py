@@ -11,6 +11,7 @@ from pathlib import Path
 from shoal._lib.ids import short_id
 
 HOME_VARIABLE = "SHOAL_HOME"
+DATABASE_VARIABLE = "SHOAL_DATABASE"  # the address of a server's database, which may hold a password
 
 
 @dataclass(frozen=True)

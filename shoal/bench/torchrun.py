@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import socket
 import subprocess
 import sys
 import time
@@ -41,12 +42,22 @@ def output(script: Path, arguments: Sequence[str]) -> str:
 
 
 def _start(script: Path, arguments: Sequence[str]) -> subprocess.Popen[str]:
-    """What the `torchrun` command does, by the name of its module: the command itself may not be on the path."""
+    """What the `torchrun` command does, by the name of its module: the command itself may not be on the path.
+
+    With a free port of its own instead of 29500, which another torchrun on this machine may hold.
+    """
+    options = ["--nproc-per-node", "2", "--master-port", str(_free_port())]
     return subprocess.Popen(
-        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(script), *arguments],
+        [sys.executable, "-m", "torch.distributed.run", *options, str(script), *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         cwd=script.parent,
         text=True,
     )
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

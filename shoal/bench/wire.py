@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 _HEAD_END = b"\r\n\r\n"
 _LENGTH = b"content-length:"
+_LAST_EVENT = b"event: end\n"
 
 
 def request(method: str, path: str, headers: Mapping[str, str], body: bytes = b"") -> bytes:
@@ -90,16 +91,20 @@ class Stream(asyncio.Protocol):
         self._message = message
         self._take = take
         self._buffer = b""
+        self._transport: asyncio.Transport | None = None
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        cast(asyncio.Transport, transport).write(self._message)
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.write(self._message)
 
     def data_received(self, data: bytes) -> None:
         *events, self._buffer = (self._buffer + data).split(b"\n\n")
         try:
             for one in events:
                 self._take(one)
+                if _LAST_EVENT in one:
+                    self._end(None)
         except Exception as wrong:
             self._end(wrong)
 
@@ -107,6 +112,8 @@ class Stream(asyncio.Protocol):
         self._end(error)
 
     def _end(self, error: Exception | None) -> None:
+        if self._transport is not None:
+            self._transport.close()
         if self.over.done():
             return
         if error is None:

@@ -34,7 +34,7 @@ def logs(
     grep: Annotated[str | None, typer.Option("--grep", "-g", metavar="REGEX", help="Only lines that match.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Stay, and show new lines as they come.")] = False,
     attempt: Annotated[
-        str | None, typer.Option("--attempt", metavar="NUMBER", help="Of this attempt; the last if left out.")
+        str | None, typer.Option("--attempt", metavar="NUMBER", help="Of this attempt only; of all if left out.")
     ] = None,
     no_prefix: Annotated[bool, typer.Option("--no-prefix", help="Without the rank before each line.")] = False,
     times: Annotated[bool, typer.Option("--time", help="With the time before each line.")] = False,

@@ -49,7 +49,7 @@ def server_start(
     shoal server start --foreground --host 0.0.0.0 --database postgresql+psycopg://shoal@db/shoal
     """
     from shoal.client.connect import here
-    from shoal.server.process import command, start
+    from shoal.server.process import command, environment, start
     from shoal.server.settings import read_settings
 
     numbers = {"port": port, "nodes": nodes, "cpus": cpus, "memory": memory, "gpus": gpus, "shares": shares}
@@ -60,7 +60,7 @@ def server_start(
     home = Home.here()
     read_settings(home, options)  # so that a wrong flag is answered here, not in the server's log
     if foreground:
-        _become(home, command(home, options))
+        _become(home, command(home, options), environment(options))
     running = start(home, options)
     if as_json:
         print_json(asdict(running))
@@ -113,9 +113,9 @@ def _absolute(path: Path | None) -> Path | None:
     return None if path is None else path.expanduser().absolute()
 
 
-def _become(home: Home, line: list[str]) -> None:
+def _become(home: Home, line: list[str], variables: dict[str, str]) -> None:
     """The server instead of this process, so that signals reach it; in its home, because -m looks for modules here."""
     home.create()
     sys.stdout.flush()
     os.chdir(home.root)
-    os.execv(line[0], line)
+    os.execve(line[0], line, variables)

@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
+
+MOST_TOPICS = 50_000  # whose numbers are remembered; a forgotten one is at 0 again, which wakes once too often
 
 
 class Bell:
@@ -16,7 +18,7 @@ class Bell:
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
-        self._rung: dict[str, int] = {}
+        self._rung: OrderedDict[str, int] = OrderedDict()
         self._waiting: dict[str, set[asyncio.Future[None]]] = defaultdict(set)
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -28,6 +30,9 @@ class Bell:
     def ring(self, topic: str) -> None:
         with self._lock:
             self._rung[topic] = next(self._numbers)
+            self._rung.move_to_end(topic)
+            if len(self._rung) > MOST_TOPICS:
+                self._rung.popitem(last=False)
             asleep = bool(self._waiting.get(topic))
         if asleep and self._loop is not None:
             self._loop.call_soon_threadsafe(self._wake, topic)

@@ -34,6 +34,7 @@ class Desk:
     def plan(self, user: User, raw: Any) -> dict[str, Any]:
         """What would be started, and whether it could start now; refuses what could never run here."""
         plan = self._plan(raw)
+        goods.check_addresses(self._parts, plan.spec, plan.spec.owner or user.name)
         engine = plan.spec.engine
         nodes = self._parts.nodes_of(engine)
         decision = decide([Waiting("this", plan.slots)], nodes, self._held(engine))
@@ -56,12 +57,14 @@ class Desk:
         owner = spec.owner or user.name
         if owner != user.name and not user.admin:
             raise NotAllowed(f"only an administrator submits for others; leave owner out, or write {user.name!r}")
+        if owner != user.name:
+            self._store.user(owner)  # NotFound for a name that is nobody's
         if spec.in_place != (in_place is not None):
             raise BadSpec("in_place needs the absolute folder to run in; the command line and the SDK send it")
         if in_place is not None:
             self._check_folder(in_place, spec.engine)
         self._check_script(spec.script, owner, manifest, in_place)
-        goods.check_inputs(self._parts, spec.inputs, owner)
+        goods.check_addresses(self._parts, spec, owner)
         record = JobRecord(
             id=short_id(),
             owner=owner,
@@ -93,9 +96,13 @@ class Desk:
         record = self.find(user, ref)
         if not record.state.ended:
             raise Conflict(f"job {record.id} is {record.state}; stop it first with 'shoal stop {record.id}'")
-        self._store.delete_job(record.id)
+        # The row goes last: should we die before, the job is still listed and can be removed again.
         self._parts.logs.drop(record.id)
-        shutil.rmtree(self._parts.home.work / record.id, ignore_errors=True)
+        work = self._parts.home.work
+        shutil.rmtree(work / record.id, ignore_errors=True)
+        for mark in ("complete", "lock"):  # the shepherds' notes beside the folder
+            (work / f".{record.id}.{mark}").unlink(missing_ok=True)
+        self._store.delete_job(record.id)
         self._parts.bell.ring(f"job:{record.id}")
 
     def why(self, user: User, ref: str) -> dict[str, Any]:
@@ -105,7 +112,7 @@ class Desk:
             "id": record.id,
             "state": record.state.value,
             "rule": record.reason.code,
-            "message": record.message or record.reason.advice,
+            "message": record.message or f"it is {record.state}",
             "advice": record.reason.advice,
             "position": None,
             "before": [],
@@ -158,6 +165,8 @@ class Desk:
             raise BadSpec(
                 f"in_place: {folder!r} is not a folder on the server's machine; give an absolute path that exists"
             )
+        if Path(folder).resolve().is_relative_to(self._parts.home.root.resolve()):
+            raise BadSpec(f"in_place: {folder!r} lies in SHOAL_HOME, which is the server's own; run somewhere else")
 
     def _check_script(self, script: str | None, owner: str, manifest: str | None, in_place: str | None) -> None:
         """A script that is not there is said before the job is stored, not by a rank that dies."""

@@ -8,30 +8,38 @@ from __future__ import annotations
 
 import gzip
 import hmac
+import logging
 import struct
 import threading
+import time
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Any
 
 from shoal._lib import clock
+from shoal._lib.backoff import delay
 from shoal.contract import Member, Roster, gang_secret
 from shoal.control import goods
 from shoal.control.parts import BEAT_SECONDS, Parts, wake_queue
-from shoal.control.seating import launcher_of, roster_of
-from shoal.errors import BadSpec, GangOver, NotFound, NotSignedIn, OffsetGap
-from shoal.job.gang import Verdict, judge
+from shoal.control.seating import launcher_of, members_of, roster_of
+from shoal.errors import BadSpec, DiskFull, GangOver, NotFound, NotSignedIn, OffsetGap, ShoalError, StoreError
+from shoal.job.gang import Verdict, can_spare, judge
 from shoal.job.life import Finished, Gone, JobRecord, Joined
 from shoal.job.reasons import Reason
 from shoal.job.states import State
 from shoal.launch.api import Place
+from shoal.storage.views import SAMPLES
 from shoal.store import Attempt
 
 LOG_PIECE = struct.Struct(">HQI")  # length of the name, offset, length of the packed data
 MOST_UNPACKED = 64 << 20  # bytes of one piece; a shepherd sends at most a few MiB
 LATE_LOGS = 3600.0  # seconds after its end in which a gang's last lines are still taken
+SETTLE_TRIES = 10
+
+log = logging.getLogger("shoal.control")
 
 
 @dataclass
@@ -47,6 +55,19 @@ class _Known:
     members: dict[str, list[Member]] = field(default_factory=dict)  # of the roster, by node
     over_at: float | None = None
     ending: float | None = None  # the grace it was told to stop with
+    settling: threading.Lock = field(default_factory=threading.Lock)  # held by whoever puts its things away
+    noting: threading.Lock = field(default_factory=threading.Lock)  # around `newest`
+
+    def note(self, node: str, seq: int) -> None:
+        """Directives come from several threads: the newest is the largest, whoever speaks last."""
+        with self.noting:
+            self.newest[node] = max(seq, self.newest.get(node, 0))
+
+    @cached_property
+    def streams(self) -> frozenset[str]:
+        """The logs its shepherds may write."""
+        names = [member[0] for member in members_of(self.record, self.attempt.placement)]
+        return frozenset(names + [f"{name}{SAMPLES}" for name in names])
 
     def __post_init__(self) -> None:
         berths = sorted(self.attempt.placement, key=lambda berth: berth.slot.index)
@@ -57,10 +78,14 @@ class _Known:
 
 
 class Gangs:
-    """One per server. Methods may be called from any thread."""
+    """One per server. Methods may be called from any thread.
 
-    def __init__(self, parts: Parts) -> None:
+    `later` runs what may take minutes (copying outputs) where nobody waits for it; at once when left out.
+    """
+
+    def __init__(self, parts: Parts, later: Callable[[Callable[[], None]], object] | None = None) -> None:
         self._parts = parts
+        self._later = later
         self._store = parts.store
         self._known: dict[str, _Known] = {}
         self._seen: dict[tuple[str, str], None] = {}
@@ -70,11 +95,15 @@ class Gangs:
     def check(self, key: str, secret: str, late: bool = False) -> None:
         """NotSignedIn for a wrong secret, GangOver for a gang that has ended (`late`: last logs are still taken)."""
         expected = gang_secret(self._store.server_secret(), key)
-        if not hmac.compare_digest(expected, secret):
+        if not hmac.compare_digest(expected.encode(), secret.encode()):
             raise NotSignedIn("this is not the gang's secret; only the shepherds of the attempt may speak here")
         over = self._look_up(key).over_at
         if over is not None and not (late and clock.now() - over < LATE_LOGS):
             raise GangOver(f"gang {key} is over; end your processes and leave", key=key)
+
+    def knows(self, key: str) -> bool:
+        """Whether the gang is in memory, so that checking it asks no database."""
+        return key in self._known
 
     def seen(self, key: str, node: str) -> None:
         """Notes a sign of life; the loop writes them down together."""
@@ -100,17 +129,18 @@ class Gangs:
 
     def directives(self, key: str, node: str, after: int) -> list[dict[str, Any]]:
         """What this node has not been told yet; asks the database only when there is something new."""
-        newest = self._look_up(key).newest
+        known = self._look_up(key)
+        newest = known.newest
         if node in newest and max(newest[node], newest.get("", 0)) <= after:
             return []
         found = self._store.directives(key, node, after)
-        newest[node] = max(int(found[-1]["seq"]) if found else after, newest.get(node, 0))
+        known.note(node, int(found[-1]["seq"]) if found else after)
         return found
 
     def direct(self, key: str, kind: str, data: dict[str, Any], node: str | None = None) -> None:
         """Tells one node, or all, what to do: a row first, then a ring of the bell."""
         seq = self._store.direct(key, kind, data, node=node, now=clock.now())
-        self._look_up(key).newest[node or ""] = seq
+        self._look_up(key).note(node or "", seq)
         self._parts.bell.ring(f"gang:{key}")
 
     def hear_others(self) -> None:
@@ -118,9 +148,9 @@ class Gangs:
         while heard := self._store.directives_since(self._heard):
             self._heard = heard[-1][0]
             for seq, key, node in heard:
-                if key in self._known:
-                    newest = self._known[key].newest
-                    newest[node or ""] = max(seq, newest.get(node or "", 0))
+                known = self._known.get(key)
+                if known is not None:
+                    known.note(node or "", seq)
                     self._parts.bell.ring(f"gang:{key}")
 
     def progress(self, key: str, ranks: dict[str, dict[str, Any]]) -> None:
@@ -137,7 +167,7 @@ class Gangs:
         roles = {role.name: role for role in record.spec.expand()}
         processes = [
             launcher.process(record.spec, roles[member.role], roster, member, self._place(known, member)).to_dict()
-            for member in known.members[node]
+            for member in known.members.get(node, ())
         ]
         return {
             "processes": processes,
@@ -175,6 +205,8 @@ class Gangs:
         known = self._look_up(key)
         ends: dict[str, int] = {}
         for stream, offset, packed in _pieces(body):
+            if stream not in known.streams:
+                raise BadSpec(f"the gang has no rank that writes a log {stream[:100]!r}")
             try:
                 ends[stream] = self._parts.logs.append(
                     known.record.id, known.attempt.number, stream, offset, _unpack(packed), known.record.spec.log_limit
@@ -189,17 +221,44 @@ class Gangs:
         if self._store.done(key, node, clock.now()):
             self.settle(key)
 
-    def settle(self, key: str) -> JobRecord:
-        """Nothing is left of the gang: outputs are put away, the attempt is closed, the place is free."""
+    def settle(self, key: str) -> None:
+        """Nothing is left of the gang: outputs are put away, the attempt is closed, the place is free.
+
+        Once: who comes while it is being done, or after, has nothing to wait for.
+        """
         known = self._look_up(key)
-        self._put_outputs_away(known.record)
-        record = self._store.advance(known.record.id, Gone(), clock.now(), attempt=known.attempt.number)
-        known.over_at = clock.now()
+        if known.over_at is not None or not known.settling.acquire(blocking=False):
+            return
+        if self._later is None or known.record.spec.outputs is None:
+            self._settle(known)
+        else:
+            self._later(partial(self._settle_patiently, known))
+
+    def _settle_patiently(self, known: _Known) -> None:
+        """A database that is away for a moment is waited for; after that the control loop comes back to it."""
+        for tries in range(SETTLE_TRIES):
+            try:
+                self._settle(known)
+                return
+            except Exception:
+                log.exception("gang %s could not be closed", known.attempt.key)
+            time.sleep(delay(tries, 1.0, 30.0))
+            if not known.settling.acquire(blocking=False):
+                return
+
+    def _settle(self, known: _Known) -> None:
+        try:
+            if known.over_at is not None:
+                return
+            self._put_outputs_away(known.record)
+            self._store.advance(known.record.id, Gone(), clock.now(), attempt=known.attempt.number)
+            known.over_at = clock.now()
+        finally:
+            known.settling.release()
         self._ring_job(known)
-        self._parts.bell.ring(f"gang:{key}")
-        self._parts.bell.ring(f"log:{record.id}")
+        self._parts.bell.ring(f"gang:{known.attempt.key}")
+        self._parts.bell.ring(f"log:{known.record.id}")
         wake_queue(self._parts)
-        return record
 
     def end(self, record: JobRecord) -> None:
         """Tells a stopping gang to stop and leave; again only when the grace became shorter."""
@@ -225,10 +284,11 @@ class Gangs:
     def lose(self, record: JobRecord, nodes: list[str]) -> None:
         """Shepherds vanished. Roles that may go on without a rank do; otherwise the attempt has failed."""
         known = self._look_up(record.key)
-        rules = {role.name: role.on_lost for role in record.spec.expand()}
         with known.lock:
-            lost = [r for r in self._store.ranks(record.key) if r.node in nodes and r.state not in ("ended", "gone")]
-            if record.state is State.RUNNING and all(rules[rank.role] == "continue" for rank in lost):
+            ranks = self._store.ranks(record.key)
+            lost = [rank for rank in ranks if rank.node in nodes and rank.state not in ("ended", "gone")]
+            lives = [rank.life() for rank in ranks]
+            if record.state is State.RUNNING and can_spare(record.spec.expand(), lives, {rank.name for rank in lost}):
                 self._drop(known, [rank.name for rank in lost])
                 for node in nodes:
                     self._store.done(record.key, node, clock.now())
@@ -241,10 +301,10 @@ class Gangs:
         self.fail(record, Reason.SHEPHERD_LOST, message)
 
     def forget(self, live: set[str]) -> None:
-        """Drops what is remembered of gangs that ended long ago."""
+        """Drops what is remembered of gangs that ended long ago, or that another server has closed."""
         now = clock.now()
         for key, known in list(self._known.items()):
-            if key not in live and known.over_at is not None and now - known.over_at > LATE_LOGS:
+            if key not in live and (known.over_at is None or now - known.over_at > LATE_LOGS):
                 self._known.pop(key, None)
                 self._parts.bell.drop(f"gang:{key}")
 
@@ -267,7 +327,8 @@ class Gangs:
             if known.attempt.complete_at is None:
                 self._store.complete(key, clock.now())
                 known.attempt = self._store.attempt(key)
-                known.newest.clear()
+                for told in self._store.directives(key, "", 0):
+                    known.note("", int(told["seq"]))
         self._store.advance(known.record.id, Joined(), clock.now(), attempt=known.attempt.number)
         self._parts.bell.ring(f"gang:{key}")
         self._ring_job(known)
@@ -299,6 +360,9 @@ class Gangs:
     def _judge(self, known: _Known) -> None:
         """Applies the rules of the roles to the gang as it stands. The caller holds the gang's lock."""
         key = known.attempt.key
+        record = self._store.job(known.record.id)
+        if record.attempt != known.attempt.number or record.state not in (State.STARTING, State.RUNNING):
+            return  # the outcome is known: who ends now was told to
         verdict = judge(known.record.spec.expand(), [rank.life() for rank in self._store.ranks(key)])
         if verdict.restart or verdict.drop:
             self._drop(known, list(verdict.drop))
@@ -343,9 +407,12 @@ class Gangs:
     def _put_outputs_away(self, record: JobRecord) -> None:
         try:
             count = goods.collect_outputs(self._parts, record)
-        except OSError as failed:
+        except StoreError:
+            raise
+        except (OSError, ShoalError, ValueError) as failed:
+            cause = Reason.DISK_FULL if isinstance(failed, (OSError, DiskFull)) else record.reason
             self._store.add_event(
-                record.id, "outputs_failed", Reason.DISK_FULL.code,
+                record.id, "outputs_failed", cause.code,
                 f"the outputs could not be copied to {record.spec.outputs}: {failed}; they are still at job://{record.id}/",
                 {}, clock.now(),
             )  # fmt: skip

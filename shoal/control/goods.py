@@ -12,6 +12,7 @@ from pathlib import Path
 from shoal.control.parts import Parts
 from shoal.errors import BadSpec, NotFound
 from shoal.job.life import JobRecord
+from shoal.job.spec import JobSpec
 from shoal.storage.chunks import CHUNK
 from shoal.storage.folders import open_inside
 from shoal.storage.manifest import Entry, Manifest
@@ -45,18 +46,23 @@ def input_of(parts: Parts, record: JobRecord, name: str) -> Iterator[bytes]:
     return _pool_tree(parts, owner, path).tar(partial(parts.chunks.open, owner))
 
 
-def check_inputs(parts: Parts, spec_inputs: dict[str, str], owner: str) -> None:
-    """BadSpec for an input that names a foreign pool or holds nothing; said before the job is stored."""
-    for name, address in spec_inputs.items():
+def check_addresses(parts: Parts, spec: JobSpec, owner: str) -> None:
+    """BadSpec for an input or output that names a foreign pool or job, or an input that holds nothing."""
+    for name, address in spec.inputs.items():
         scheme, _, rest = address.partition("://")
         place, _, path = rest.partition("/")
-        if scheme == "pool":
-            _pool_tree(parts, pool_owner(place, owner), path)
-        elif scheme == "job":
-            try:
+        try:
+            if scheme == "pool":
+                _pool_tree(parts, pool_owner(place, owner), path)
+            elif scheme == "job":
                 parts.store.find(place, owner)
-            except NotFound:
-                raise BadSpec(f"inputs.{name}: no job {place!r} of yours; see 'shoal jobs'") from None
+        except NotFound as missing:
+            raise BadSpec(f"inputs.{name}: {missing.message}") from None
+    if spec.outputs is not None:
+        try:
+            _output_place(spec.outputs, owner)
+        except (NotFound, BadSpec) as wrong:
+            raise BadSpec(f"outputs: {wrong.message}") from None
 
 
 def pool_owner(pool: str, user: str) -> str:
@@ -70,25 +76,35 @@ def collect_outputs(parts: Parts, record: JobRecord) -> int:
     """Copies the job's outputs folder into the pool that `outputs:` names; returns how many files went."""
     if record.spec.outputs is None:
         return 0
-    place, _, prefix = record.spec.outputs.removeprefix("pool://").partition("/")
-    owner = pool_owner(place, record.owner)
-    root = Path(record.in_place or parts.home.work / record.id) / OUTPUTS
-    entries = [_store_file(parts, owner, root, name, prefix) for name in plain_files(root)]
+    owner, prefix = _output_place(record.spec.outputs, record.owner)
+    work = Path(record.in_place or parts.home.work / record.id)
+    if (work / OUTPUTS).is_symlink():
+        raise BadSpec(f"{OUTPUTS!r} is a symbolic link, which could lead anywhere; write into a folder of that name")
+    entries = [_store_file(parts, owner, work, name, prefix) for name in plain_files(work, OUTPUTS)]
     if entries:
         parts.store.put_files(owner, [entry.model_dump() for entry in entries], parts.store.now())
     return len(entries)
 
 
-def _store_file(parts: Parts, owner: str, root: Path, name: str, prefix: str) -> Entry:
+def _output_place(address: str, user: str) -> tuple[str, str]:
+    """Whose pool, and where in it; NotFound for a pool that is not his, BadSpec for a path that cannot be."""
+    place, _, prefix = address.removeprefix("pool://").partition("/")
+    owner, inside = pool_owner(place, user), prefix.strip("/")
+    if inside:
+        Entry(path=inside)
+    return owner, inside
+
+
+def _store_file(parts: Parts, owner: str, work: Path, name: str, prefix: str) -> Entry:
     digests, size = [], 0
-    with open_inside(root, name) as file:
+    with open_inside(work, name) as file:
         while piece := file.read(CHUNK):
             digest = sha256(piece).hexdigest()
             parts.chunks.put(owner, digest, piece)
             digests.append(digest)
             size += len(piece)
         status = os.fstat(file.fileno())
-    path = "/".join(part for part in (prefix.strip("/"), name) if part)
+    path = "/".join(part for part in (prefix, name.removeprefix(f"{OUTPUTS}/")) if part)
     return Entry(path=path, size=size, mode=status.st_mode & 0o777, mtime=status.st_mtime, chunks=tuple(digests))
 
 

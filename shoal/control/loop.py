@@ -19,10 +19,10 @@ from shoal.control.gangs import Gangs
 from shoal.control.parts import Parts, wake_queue
 from shoal.control.seating import members_of, tasks_of
 from shoal.engine.api import Engine, Gang, Liveness
-from shoal.errors import LeaseLost, StartFailed
+from shoal.errors import LeaseLost, ShoalError, StartFailed, StoreError
 from shoal.job.life import JobRecord, TimePassed, advance
 from shoal.job.nodes import Placement
-from shoal.job.plan import make_plan
+from shoal.job.plan import Slot, make_plan
 from shoal.job.reasons import Reason
 from shoal.job.states import State
 from shoal.schedule import Start, Waiting, decide
@@ -89,15 +89,15 @@ class Loop:
     def _round(self) -> None:
         if self._store.dialect != "sqlite":
             self._gangs.hear_others()
+        self._note_seen()
         if not self._hold_lease():
             return
-        self._note_seen()
         view = _View(self._store.active(), self._store.open_attempts(), self._parts.default_engine)
         sights = self._look(view)
         for record in view.records.values():
             attempt = view.attempts.get(record.key)
             if attempt is not None:
-                self._tend(record, attempt, sights.get(record.key))
+                self._tend_alone(record, attempt, sights.get(record.key))
         self._decide(view)
         self._clean(view)
 
@@ -109,6 +109,15 @@ class Loop:
         return self._lease is not None
 
     # Tending: each active job gets what its record says is missing.
+
+    def _tend_alone(self, record: JobRecord, attempt: Attempt, sight: Liveness | None) -> None:
+        """Tends one job; what goes wrong with it is not to hold up the others."""
+        try:
+            self._tend(record, attempt, sight)
+        except (LeaseLost, StoreError):
+            raise
+        except Exception:
+            log.exception("job %s could not be tended; the next round tries again", record.id)
 
     def _tend(self, record: JobRecord, attempt: Attempt, sight: Liveness | None) -> None:
         if record.state is State.STARTING:
@@ -190,17 +199,21 @@ class Loop:
             return
         records = {record.id: record for record in queue}
         for name, engine in self._parts.engines.items():
-            waiting = [
-                Waiting(record.id, make_plan(record.spec, self._parts.served).slots)
-                for record in queue
-                if (record.spec.engine or self._parts.default_engine) == name
-            ]
+            own = [record for record in queue if (record.spec.engine or self._parts.default_engine) == name]
+            waiting = [Waiting(record.id, slots) for record in own if (slots := self._slots(record)) is not None]
             held = [attempt.placement for attempt in view.of_engine(name)]
             starts = decide(waiting, engine.nodes(), held).starts
             for start in starts:
                 self._place(records[start.job], start)
             if len(starts) == QUEUE_LOOK:
                 self.wake_queue()
+
+    def _slots(self, record: JobRecord) -> tuple[Slot, ...] | None:
+        """None for a job that an earlier server took and this one no longer serves; it must not hold up the others."""
+        try:
+            return make_plan(record.spec, self._parts.served).slots
+        except ShoalError:
+            return None
 
     def _place(self, record: JobRecord, start: Start) -> None:
         members = members_of(record, start.placement)
@@ -228,6 +241,7 @@ class Loop:
         seen = self._gangs.take_seen()
         if seen:
             self._store.touch(seen, clock.now())
+        self._gangs.forget({attempt.key for attempt in self._store.open_attempts()})
 
     def _clean(self, view: _View) -> None:
         """Gives back what ended gangs left on their engines; one that will not leave is ended."""
@@ -242,7 +256,6 @@ class Loop:
         for key, engine in ended.items():
             if not engine.clean(key) and self._leaving[key].over():
                 engine.kill(key)
-        self._gangs.forget(live)
 
     def _engine(self, record: JobRecord) -> Engine:
         return self._parts.engine_of(record.spec.engine)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from shoal.contract import Member, Roster, Seat, Task, gang_secret
 from shoal.control.parts import Parts
+from shoal.errors import StartFailed
 from shoal.job.life import JobRecord
 from shoal.job.nodes import Placement
 from shoal.launch import LAUNCHERS
@@ -46,6 +47,9 @@ def tasks_of(parts: Parts, record: JobRecord, placement: Placement) -> tuple[Tas
     for name, role, index, _, node, _ in members_of(record, placement):
         seats[node].append(Seat(name, role, list(launcher.ports(role, index))))
     addresses = {node.name: node.address for node in parts.nodes_of(record.spec.engine)}
+    missing = sorted(seats.keys() - addresses.keys())
+    if missing:
+        raise StartFailed(f"there is no node {missing[0]!r} any more; was the server started with other nodes?")
     secret = gang_secret(parts.store.server_secret(), record.key)
     return tuple(
         Task(
@@ -59,6 +63,7 @@ def tasks_of(parts: Parts, record: JobRecord, placement: Placement) -> tuple[Tas
             work=record.in_place or str(parts.home.work / record.id),
             seats=seats[node],
             log_limit=record.spec.log_limit,
+            note=str(parts.home.note_file) if parts.engine_of(record.spec.engine).can.shared_folder else None,
         )
         for node in sorted(seats)
     )

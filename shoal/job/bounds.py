@@ -24,7 +24,7 @@ class Bound:
 
     def check(self, value: float) -> None:
         if not self.low <= value <= self.high:
-            raise ValueError(f"must be {self.text()}: {self.why}")
+            raise ValueError(f"must be {self.text()}, not {self._show(value)}: {self.why}")
 
 
 WORKERS = Bound(1, 10_000, "a job without a worker does nothing, and rosters are kept and tested up to ten thousand")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from shoal.job.reasons import Reason
@@ -75,6 +75,15 @@ def judge(roles: Iterable[Role], ranks: Iterable[RankLife]) -> Verdict:
     if restart or drop:
         return Verdict(restart=tuple(restart), drop=tuple(drop))
     return Verdict(done=_all_led(by_name, all_ranks), exit_code=0)
+
+
+def can_spare(roles: Iterable[Role], ranks: Iterable[RankLife], lost: Collection[str]) -> bool:
+    """Whether the gang goes on without these members: their roles say `continue` and keep their least number."""
+    by_name = {role.name: role for role in roles}
+    every = list(ranks)
+    left = [rank for rank in every if rank.name not in lost]
+    hit = [by_name[name] for name in {rank.role for rank in every if rank.name in lost}]
+    return all(role.on_lost == "continue" and _enough_without(role, left) for role in hit)
 
 
 def _enough_without(role: Role, ranks: list[RankLife]) -> bool:

@@ -28,7 +28,7 @@ class Reason(Enum):
     PYTHON_ERROR = (
         "python_error",
         Fault.USER,
-        "The script raised; the traceback ends the rank's log. Mend it and submit again ('shoal clone JOB').",
+        "The script raised; the traceback ends the rank's log. Mend it and run it again.",
     )
     CRASHED = (
         "crashed",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PlainSerializer
+from pydantic import BeforeValidator, Field, PlainSerializer, StrictBool
 
 from shoal.job import bounds
 from shoal.job.fields import Arguments, Environment, Frozen, Labels, Resources
@@ -68,7 +68,7 @@ class RoleSpec(Frozen):
     on_lost: OnLost = Field(
         "fail", description="a lost rank: fail the attempt, restart the rank, or continue without it"
     )
-    apart: bool = Field(False, description="never on a node that holds a process of another role of this job")
+    apart: StrictBool = Field(False, description="never on a node that holds a process of another role of this job")
     labels: Labels = Field(default_factory=dict, description="labels a node must have")
 
 

@@ -188,6 +188,9 @@ def _problem(error: Any) -> dict[str, Any]:
     message = str(error["msg"]).removeprefix("Value error, ")
     if error["type"] == "extra_forbidden":
         message = _unknown_key(location)
+    if error["type"] == "literal_error":
+        near = nearest(str(error.get("input")), re.findall(r"'([^']*)'", message))
+        message += f"; did you mean {near!r}?" if near else ""
     shown = repr(error.get("input"))
     if error["type"] not in {"extra_forbidden", "missing", "value_error"} and len(shown) < 200:
         message = f"{message} (got {shown})"

@@ -12,7 +12,7 @@ from pydantic_core import to_json
 from shoal.control.people import User
 from shoal.errors import NotFound
 from shoal.server.service import Service
-from shoal.server.streams import PING, News, Newsroom, Piece, event
+from shoal.server.streams import PING, News, Newsroom, Piece, Pulse, event
 from shoal.storage.views import Tail, unpack_cursor
 
 LOG_PAUSE = 0.1  # seconds between two looks at a log that grows
@@ -117,11 +117,13 @@ class Feeds:
                 yield body
 
     async def _follow(self, job: str, view: Tail, news: LogNews, shared: bool) -> AsyncGenerator[bytes]:
+        pulse = Pulse()
         while True:
             over = news.over  # before reading: what is read after it is all there is
             cursor = view.cursor
             async for piece in self._drain(view):
                 cursor = piece.cursor
+                pulse.sent()
                 yield piece.body
             if over:
                 if news.last is not None:
@@ -132,8 +134,10 @@ class Feeds:
                     cursor = piece.cursor or cursor
                     yield piece.body
                 view = await self._service.call(self._service.parts.logs.follow, job, cursor=cursor)
-            elif not await news.turn():
-                yield PING
+            else:
+                await news.turn()
+                if pulse.due():
+                    yield PING
 
     async def _drain(self, view: Tail) -> AsyncGenerator[Piece]:
         while (piece := await self._service.call(next_piece, view)) is not None:
@@ -142,9 +146,10 @@ class Feeds:
 
 async def _walk_along(news: LogNews) -> AsyncGenerator[Piece]:
     """The shared pieces from now on; returns when they are over, or when this reader fell too far behind."""
-    number = news.end
+    number, pulse = news.end, Pulse()
     while number >= news.first:
         for piece in news.since(number):
+            pulse.sent()
             yield piece
             number += 1
             if number < news.first:
@@ -153,7 +158,8 @@ async def _walk_along(news: LogNews) -> AsyncGenerator[Piece]:
             continue
         if news.over:
             return
-        if not await news.turn():
+        await news.turn()
+        if pulse.due():
             yield Piece(PING)
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Request
 from starlette.responses import StreamingResponse
 
-from shoal.errors import BadRequest
+from shoal.errors import BadRequest, NotFound
+from shoal.job.life import JobRecord
 from shoal.server.feeds import Feeds
 from shoal.server.routing import Asker, Here, rank_names
+from shoal.server.service import Service
 from shoal.server.streams import EventStream
+from shoal.storage.views import SAMPLES
 
 LONGEST_PATTERN = 500  # characters
 
@@ -45,6 +49,8 @@ async def logs(
     """The lines of all ranks in the order of time, from behind `cursor` or Last-Event-ID; last an `end` event."""
     record = await service.call(service.desk.find, user, ref)
     names = rank_names(rank)
+    if names is not None:
+        await service.call(_check_ranks, service, record, names)
     pattern = compile_pattern(grep)
     view = await service.call(
         service.parts.logs.follow,
@@ -65,6 +71,15 @@ async def watch(ref: str, service: Here, user: Asker, live: Live) -> EventStream
     """The job now and whenever it changed, until it has ended."""
     record = await service.call(service.desk.find, user, ref)
     return EventStream(service, live.watch(record.id))
+
+
+def _check_ranks(service: Service, record: JobRecord, names: Collection[str]) -> None:
+    """NotFound for a rank the job does not have; before its first attempt nobody knows yet."""
+    known = [rank.name for rank in service.store.ranks(record.key)] if record.attempt else []
+    for name in names:
+        if known and name.removesuffix(SAMPLES) not in known:
+            shown = ", ".join(known[:10]) + (f" and {len(known) - 10} more" if len(known) > 10 else "")
+            raise NotFound(f"job {record.id} has no rank {name!r}; it has {shown}")
 
 
 def compile_pattern(text: str | None) -> re.Pattern[str] | None:

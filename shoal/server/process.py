@@ -17,7 +17,7 @@ from urllib.error import URLError
 
 from shoal._lib.clock import Deadline
 from shoal.errors import ServerAway, ServerRunning
-from shoal.home import Home, ServerNote
+from shoal.home import DATABASE_VARIABLE, Home, ServerNote
 from shoal.server.lock import holder_of
 
 START_SECONDS = 30.0
@@ -89,15 +89,23 @@ def answers(note: ServerNote, timeout: float = 1.0) -> bool:
 
 
 def command(home: Home, options: Mapping[str, Any]) -> list[str]:
-    """The command line that runs a server in the foreground."""
+    """The command line that runs a server in the foreground, with `environment` around it."""
     line = [sys.executable, "-m", "shoal.server", "--home", str(home.root)]
     for name, value in options.items():
+        if name == "database":
+            continue
         flag = f"--{name.replace('_', '-')}"
         if value is True:
             line.append(flag)
         elif value is not None and value is not False:
             line += [flag, str(value)]
     return line
+
+
+def environment(options: Mapping[str, Any]) -> dict[str, str]:
+    """This process's, and what no command line may show: every user of the machine can read those."""
+    database = options.get("database")
+    return {**os.environ, **({DATABASE_VARIABLE: str(database)} if database is not None else {})}
 
 
 def _spawn(home: Home, options: Mapping[str, Any]) -> subprocess.Popen[bytes]:
@@ -111,6 +119,7 @@ def _spawn(home: Home, options: Mapping[str, Any]) -> subprocess.Popen[bytes]:
             stdout=descriptor,
             stderr=descriptor,
             cwd=home.root,
+            env=environment(options),
             start_new_session=True,
         )
     finally:

@@ -18,6 +18,7 @@ from shoal.server.passwords import Tries
 from shoal.server.settings import Settings
 
 THREADS = 16
+SEARCHERS = 3
 IDENTITY_NOTE = (
     "all jobs run as the operating-system user of this server, whoever submitted them: users are kept apart by Shoal, "
     "not by the system, until isolation is built"
@@ -38,7 +39,10 @@ class Service:
         self.started_at = clock.now()
         self.store = parts.store
         self.desk = Desk(parts)
-        self.gangs = Gangs(parts)
+        # Few and of their own: copying outputs takes minutes, and matching patterns may; requests do not wait for them.
+        self._copiers = ThreadPoolExecutor(2, thread_name_prefix="outputs")
+        self._searchers = ThreadPoolExecutor(SEARCHERS, thread_name_prefix="search")
+        self.gangs = Gangs(parts, self._copiers.submit)
         self.loop = Loop(parts, self.gangs)
         self.alarms = Alarms(parts.store)
         self.metrics = Metrics()
@@ -58,6 +62,10 @@ class Service:
     async def call(self, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs what may block (the database, a disk) in a thread, so that the event loop never waits for it."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, partial(act, *args, **kwargs))
+
+    async def search(self, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The same for what looks through whole logs; it takes its turn with its like only."""
+        return await asyncio.get_running_loop().run_in_executor(self._searchers, partial(act, *args, **kwargs))
 
     async def long_wait(self, waiting: Awaitable[object]) -> bool:
         """Waits for something that may take long. False as soon as the server stops: then it was cut short."""
@@ -92,7 +100,8 @@ class Service:
         for ended in await asyncio.gather(*self._tasks, return_exceptions=True):
             if isinstance(ended, Exception):
                 log.error("a background task failed while stopping", exc_info=ended)
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._threads, self._copiers, self._searchers):
+            threads.shutdown(wait=False, cancel_futures=True)
         for engine in self.parts.engines.values():
             engine.close()
         self.parts.logs.close()

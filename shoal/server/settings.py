@@ -1,5 +1,8 @@
 """What an administrator may set: config.toml under SHOAL_HOME, and the server's flags, which go before it.
 
+A database's address may hold a password, which every user of the machine would see in a command line: between flags and
+file the variable SHOAL_DATABASE counts.
+
 [server]
 host = "127.0.0.1"
 nodes = 2
@@ -11,6 +14,7 @@ memory = "2GiB"
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,8 +25,9 @@ from pydantic import BeforeValidator, Field, ValidationError
 from shoal._lib.quantities import parse_size
 from shoal.catalogue import nearest
 from shoal.errors import BadConfig
-from shoal.home import Home
+from shoal.home import DATABASE_VARIABLE, Home
 from shoal.job.fields import Frozen, Name, Resources
+
 
 DEFAULT_HOST = "127.0.0.1"
 SIZES = {
@@ -62,6 +67,8 @@ def read_settings(home: Home, flags: Mapping[str, Any]) -> Settings:
     """config.toml with the flags that were given on top; BadConfig names the key and the nearest known one."""
     raw = _read_file(home.config_file)
     given = {key: value for key, value in flags.items() if value is not None}
+    if os.environ.get(DATABASE_VARIABLE):
+        given.setdefault("database", os.environ[DATABASE_VARIABLE])
     table = raw.get("server", {})
     if not isinstance(table, dict):
         raise BadConfig(f"{home.config_file}: 'server' is {table!r}; write it as a table: [server]")

@@ -18,6 +18,7 @@ from typing import Generic, TypeVar
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from shoal._lib.clock import Deadline
 from shoal.server.service import Service
 
 PING_SECONDS = 15.0
@@ -76,6 +77,23 @@ class EventStream(Response):
 async def _until_gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+class Pulse:
+    """Tells when a stream was silent for so long that its reader might take it for dead."""
+
+    def __init__(self) -> None:
+        self.sent()
+
+    def sent(self) -> None:
+        self._quiet = Deadline(PING_SECONDS)
+
+    def due(self) -> bool:
+        """Whether a ping is to be sent now; saying so counts as sending it."""
+        if not self._quiet.over():
+            return False
+        self.sent()
+        return True
 
 
 @dataclass(frozen=True, slots=True)

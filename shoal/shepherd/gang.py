@@ -45,7 +45,8 @@ class Gang:
         self._task = task
         self._mailbox = mailbox
         self._journal = journal
-        self._wire = Wire(task.server, task.fingerprint, {"Authorization": f"{AUTH_SCHEME} {task.secret}"})
+        self._server = task.server
+        self._wire = self._connect(task.server, task.fingerprint)
         self._base = f"/api/v1/gangs/{task.key}"
         self._lock = threading.Lock()
         self._seen = 0
@@ -126,8 +127,27 @@ class Gang:
             status, content = self._wire.ask(method, self._base + path, body, kind, timeout)
         except WireError as error:
             self._journal.note(f"no answer: {error}")
+            self._look_for_server()
             raise ServerAway(str(error)) from error
         return self._result(status, content)
+
+    def _connect(self, server: str, fingerprint: Optional[str]) -> Wire:
+        return Wire(server, fingerprint, {"Authorization": f"{AUTH_SCHEME} {self._task.secret}"})
+
+    def _look_for_server(self) -> None:
+        """A server whose port was taken while it was away comes back at another; its note says where."""
+        if self._task.note is None:
+            return
+        try:
+            with open(self._task.note) as file:
+                note = json.load(file)
+            server, fingerprint = str(note["url"]), note.get("fingerprint")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            self._journal.note(f"the server's note cannot be read: {error!r}")
+            return
+        if server != self._server:
+            self._journal.note(f"the server is at {server} now")
+            self._server, self._wire = server, self._connect(server, fingerprint)
 
     def _result(self, status: int, content: Any) -> Dict[str, Any]:
         if 200 <= status < 300 and isinstance(content, dict):

@@ -38,7 +38,8 @@ class LogStore:
         self._lock = Lock()  # of the tables below; never held while the disk works
         self._streams: OrderedDict[_Key, _Stream] = OrderedDict()
         self._writing: OrderedDict[_Key, Segments] = OrderedDict()
-        self._versions: dict[str, int] = {}
+        self._versions: OrderedDict[str, int] = OrderedDict()  # of the jobs written to last
+        self._appends = 0
         self._births = 0
 
     @property
@@ -183,7 +184,11 @@ class LogStore:
 
     def _written(self, key: _Key, segments: Segments, new: bool) -> None:
         with self._lock:
-            self._versions[key[0]] = self._versions.get(key[0], 0) + 1
+            self._appends += 1  # one count for all: a job that was forgotten never comes to a number it had before
+            self._versions[key[0]] = self._appends
+            self._versions.move_to_end(key[0])
+            if len(self._versions) > _KNOWN_STREAMS:
+                self._versions.popitem(last=False)
             self._births += new
             self._writing[key] = segments
             self._writing.move_to_end(key)

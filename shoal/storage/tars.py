@@ -24,9 +24,12 @@ def tar_folder(root: Path, path: str) -> Iterator[bytes]:
 
 def plain_files(root: Path, path: str = "") -> Iterator[str]:
     """Paths, relative to `root`, of the files at or below `path`; links are passed over, they could lead anywhere."""
-    top = root / path.strip("/")
-    if top.is_file() and not top.is_symlink():
-        yield path.strip("/")
+    inside = path.strip("/")
+    top = root / inside
+    if os.path.realpath(top) != os.path.normpath(os.path.join(os.path.realpath(root), inside)):
+        return
+    if top.is_file():
+        yield inside
         return
     for folder, _, names in os.walk(top, followlinks=False):
         for name in sorted(names):

@@ -24,7 +24,14 @@ from shoal.errors import MissingExtra, StoreError
 from shoal.store.faults import explain
 
 BUSY_SECONDS = 10.0
-CONNECT_SECONDS = 10
+# What the address itself sets wins. A database that vanished without a word is noticed within a minute.
+_PATIENCE = {
+    "connect_timeout": 10,  # seconds
+    "keepalives_idle": 20,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 50_000,  # milliseconds
+}
 KEPT_CONNECTIONS = 8
 MOST_CONNECTIONS = 48  # more than the server has threads
 _PRAGMAS = (
@@ -99,7 +106,8 @@ def _parse(url: str) -> URL:
 
 
 def _shown(address: URL) -> str:
-    return address.render_as_string(hide_password=True)
+    """Without what it may hold of secrets, also behind the question mark."""
+    return address.set(query={}).render_as_string(hide_password=True)
 
 
 def _sqlite(address: URL, create: bool) -> Database:
@@ -136,6 +144,7 @@ def _sqlite_engine(path: Path, begin: str, synchronous: str, kept: int, more: in
         poolclass=QueuePool,
         pool_size=kept,
         max_overflow=more,
+        hide_parameters=True,  # an error's text goes to the log, and parameters hold variables of jobs and secrets
         connect_args={"timeout": BUSY_SECONDS, "isolation_level": None, "check_same_thread": False},
     )
 
@@ -159,14 +168,11 @@ def _postgresql(address: URL) -> Database:
             pool_size=KEPT_CONNECTIONS,
             max_overflow=MOST_CONNECTIONS - KEPT_CONNECTIONS,
             pool_pre_ping=True,
-            connect_args={"connect_timeout": CONNECT_SECONDS, **_query(address)},
+            hide_parameters=True,
+            connect_args={name: value for name, value in _PATIENCE.items() if name not in address.query},
         )
     except (ModuleNotFoundError, NoSuchModuleError):
         raise MissingExtra("database", "postgresql", "psycopg", "postgres") from None
     reader = engine.execution_options(isolation_level="AUTOCOMMIT")
     return Database(_shown(address), "postgresql", None, reader, engine, engine, nullcontext())
 
-
-def _query(address: URL) -> dict[str, Any]:
-    """What the address itself sets wins over our defaults."""
-    return {name: value for name, value in address.query.items() if name == "connect_timeout"}

@@ -230,3 +230,36 @@ def test_a_foreign_job_is_not_found(world: World) -> None:
         world.desk.show(User("bob"), job.id)
     assert world.desk.show(User("root", admin=True), job.id)["id"] == job.id
     assert replace(job) == job
+
+
+def test_outputs_that_cannot_be_put_away_are_said_and_the_job_ends(world: World) -> None:
+    job = run(world, outputs="pool://me/models")
+    folder = world.parts.home.work / job.id / "outputs"
+    folder.mkdir(parents=True)
+    (folder / "model-\udcff.pt").write_bytes(b"a name that is not UTF-8")
+    world.end_rank(job.key, "worker-0", 1, exit_code=0)
+    world.leave(job.key)
+    assert world.job(job).state is State.SUCCEEDED
+    events = world.parts.store.events(job.id)
+    assert any(event.kind == "outputs_failed" and "not UTF-8" in event.message for event in events)
+
+
+def test_a_job_that_cannot_be_tended_does_not_hold_up_the_others(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = run(world)
+    honest = world.loop._tend
+
+    def stumble(record: Any, *rest: Any) -> None:
+        if record.id == first.id:
+            raise RuntimeError("a fault of ours")
+        honest(record, *rest)
+
+    monkeypatch.setattr(world.loop, "_tend", stumble)
+    assert start(world).state is State.STARTING
+
+
+def test_a_serving_rank_that_ends_because_the_job_is_done_is_not_started_again(world: World) -> None:
+    roles = {"worker": {"count": 1}, "evaluator": {"count": 1, "on_lost": "restart"}}
+    job = run(world, roles=roles)
+    world.end_rank(job.key, "worker-0", 1, exit_code=0)
+    world.end_rank(job.key, "evaluator-0", 2, signal=15)
+    assert "restart" not in world.told(job.key)

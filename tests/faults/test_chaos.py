@@ -84,7 +84,7 @@ class Chaos:
             if job["state"] in ("succeeded", "failed", "stopped"):
                 assert job["reason"], job
         for mark in self.marks.iterdir():
-            assert len(mark.read_text().split()) == 1, f"{mark.name} was started twice"
+            assert len(mark.read_text().split()) <= 1, f"{mark.name} was started twice"
 
     def asked(self, job: str) -> float:
         spec = self.jobs[job].spec

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import sys
-import time
+from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.support.live import Live, eventually
@@ -44,13 +46,18 @@ def test_twenty_jobs_survive_the_servers_death(live: Live) -> None:
             assert started == "started\n", "started twice"
 
 
-def test_jobs_that_end_while_the_server_is_away_are_found_ended(live: Live) -> None:
-    good = live.submit(["sh", "-c", "sleep 1; echo done"], resources={"cpu": 0.1})
-    bad = live.submit(["sh", "-c", "sleep 1; echo broken; exit 9"], resources={"cpu": 0.1})
+def test_jobs_that_end_while_the_server_is_away_are_found_ended(live: Live, tmp_path: Path) -> None:
+    flag = tmp_path / "flag"
+    wait = f"while [ ! -e {flag} ]; do sleep 0.1; done; "
+    good = live.submit(["sh", "-c", wait + "echo done"], resources={"cpu": 0.1})
+    bad = live.submit(["sh", "-c", wait + "echo broken; exit 9"], resources={"cpu": 0.1})
     for job in (good, bad):
         live.wait_state(job, "running")
+        eventually(lambda job=job: all(rank["pid"] for rank in job.refresh().ranks), 30, "the start of all ranks")
+    pids = [rank["pid"] for job in (good, bad) for rank in job.ranks]
     live.kill()
-    time.sleep(2)  # not a hope: the processes must have ended while nobody listens
+    flag.touch()
+    eventually(lambda: not any(psutil.pid_exists(pid) for pid in pids), 30, "their end while nobody listens")
     live.start()
     live.wait_state(good, "succeeded")
     live.wait_state(bad, "failed")
@@ -83,3 +90,19 @@ def test_a_stop_asked_just_before_the_server_dies_is_carried_out_by_the_next(liv
     live.start()
     eventually(lambda: job.refresh().state == "stopped", 60, "the stop")
     assert job.reason == "user_stop"
+
+
+def test_shepherds_find_a_server_that_had_to_take_another_port(live: Live) -> None:
+    job = live.submit(["sh", "-c", "echo before; sleep 6; echo after"], resources={"cpu": 0.1})
+    eventually(lambda: live.lines(job) == ["before"], 30, "the first line")
+    port = int(live.api.url.rsplit(":", 1)[1])
+    live.kill()
+    with socket.socket() as squatter:
+        squatter.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        squatter.bind(("127.0.0.1", port))
+        squatter.listen()
+        live.start()
+        assert not live.api.url.endswith(f":{port}")
+        job.api = live.api
+        live.wait_state(job, "succeeded")
+    assert live.lines(job) == ["before", "after"]

@@ -181,3 +181,15 @@ def test_whatever_comes_in_is_a_job_or_a_bad_spec(raw: dict[str, Any]) -> None:
         assert refused.message
     else:
         assert parse(json.loads(spec.model_dump_json())) == spec
+
+
+def test_a_bound_names_the_value_it_refuses() -> None:
+    with pytest.raises(BadSpec, match="workers: must be 1 to 10000, not 10001: "):
+        parse({"script": "a.py", "workers": 10_001})
+    with pytest.raises(BadSpec, match="estimate: must be 1s to 366d, not 400d: "):
+        parse({"script": "a.py", "estimate": "400d"})
+
+
+def test_a_word_is_not_a_truth() -> None:
+    with pytest.raises(BadSpec, match=r"roles\.worker\.apart"):
+        parse({"script": "a.py", "roles": {"worker": {"apart": "yes"}}})

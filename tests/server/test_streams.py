@@ -233,3 +233,17 @@ def test_streams_end_when_the_server_stops_and_go_on_at_the_next(tmp_path: Path)
         assert rest[-1]["event"] == "end"
     finally:
         process.stop(site.home)
+
+
+def test_a_rank_that_is_not_there_is_named_with_those_that_are(site: Site, two_ranks: str) -> None:
+    answer = site.root.get(f"/jobs/{two_ranks}/logs", params={"rank": "worker-7"})
+    assert answer.status_code == 404
+    assert "'worker-7'" in answer.json()["detail"] and "worker-0, worker-1" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("params", [{}, {"grep": "nothing"}])
+def test_a_silent_job_is_pinged_so_that_nobody_takes_its_stream_for_dead(site: Site, params: dict[str, str]) -> None:
+    job = site.submit(site.root, *python("import time; print('up', flush=True); time.sleep(120)"))["id"]
+    with site.root.stream("GET", f"/jobs/{job}/logs", params={"follow": "1", **params}, timeout=40) as answer:
+        assert any(line.startswith(": ping") for line in answer.iter_lines())
+    site.root.post(f"/jobs/{job}/stop", json={"force": True})

@@ -67,7 +67,8 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_no_signal_is_ignored_or_blocked(tmp_path: Path) -> None:
     script = "grep -E 'SigIgn|SigBlk' /proc/self/status"
     _, output = run(["/bin/sh", "-c", script], {"PATH": "/bin:/usr/bin"}, tmp_path)
-    assert [int(line.split()[1], 16) for line in output.decode().splitlines()] == [0, 0]
+    libc_own = 0b11 << 31  # signals 32 and 33, which no program can set: they are as the test runner was given them
+    assert [int(line.split()[1], 16) & ~libc_own for line in output.decode().splitlines()] == [0, 0]
 
 
 def test_no_handle_of_ours_leaks_into_a_rank(tmp_path: Path) -> None:
