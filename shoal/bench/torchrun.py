@@ -6,8 +6,10 @@ import importlib.util
 import socket
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from shoal.errors import MissingExtra, StartFailed
@@ -23,38 +25,51 @@ def check_torch() -> None:
 def first_line_ms(script: Path) -> float:
     """From the start of torchrun to the first line of the script."""
     began = time.perf_counter()
-    with _start(script, ()) as running:
+    with _running(script, ()) as running:
         assert running.stdout is not None
-        line = running.stdout.readline()
+        running.stdout.readline()
         taken = time.perf_counter() - began
-        running.communicate(timeout=LIMIT)
-    if not line or running.returncode:
-        raise StartFailed(f"torchrun ended with code {running.returncode} for {script}; run it by hand to see why")
     return taken * 1000
 
 
 def output(script: Path, arguments: Sequence[str]) -> str:
-    with _start(script, arguments) as running:
-        text, _ = running.communicate(timeout=LIMIT)
-    if running.returncode:
-        raise StartFailed(f"torchrun ended with code {running.returncode} for {script}; run it by hand to see why")
-    return text
+    with _running(script, arguments) as running:
+        assert running.stdout is not None
+        return running.stdout.read()
 
 
-def _start(script: Path, arguments: Sequence[str]) -> subprocess.Popen[str]:
+@contextmanager
+def _running(script: Path, arguments: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
     """What the `torchrun` command does, by the name of its module: the command itself may not be on the path.
 
-    With a free port of its own instead of 29500, which another torchrun on this machine may hold.
+    With a free port of its own instead of 29500, which another torchrun on this machine may hold. StartFailed, with
+    what it said, when it fails.
     """
     options = ["--nproc-per-node", "2", "--master-port", str(_free_port())]
-    return subprocess.Popen(
-        [sys.executable, "-m", "torch.distributed.run", *options, str(script), *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        cwd=script.parent,
-        text=True,
-    )
+    with tempfile.TemporaryFile("w+") as errors:
+        running = subprocess.Popen(
+            [sys.executable, "-m", "torch.distributed.run", *options, str(script), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            cwd=script.parent,
+            text=True,
+        )
+        try:
+            yield running
+            running.communicate(timeout=LIMIT)
+        finally:
+            _end(running)
+        if running.returncode:
+            errors.seek(0)
+            raise StartFailed(f"torchrun ended with code {running.returncode} for {script}:\n{errors.read()[:2000]}")
+
+
+def _end(running: subprocess.Popen[str]) -> None:
+    """Nothing when it has ended; torchrun ends its workers when it is asked to end."""
+    if running.poll() is None:
+        running.terminate()
+        running.wait(LIMIT)
 
 
 def _free_port() -> int:

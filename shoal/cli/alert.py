@@ -43,7 +43,7 @@ def alert_set(
     if as_json:
         print_json(made)
     else:
-        _print(made or {"url": url})
+        _print({**made, "secret": "as you gave it"} if secret else made)
 
 
 @alert.command("show")
@@ -108,7 +108,7 @@ def alert_log(
     if as_json:
         print_json(found)
     else:
-        columns = ("time", "kind", "tries", "status", "delivered", "next try", "error")
+        columns = ("time", "kind", "job", "tries", "status", "delivered", "next try", "error")
         print_table(columns, map(_delivery, found), empty="nothing was sent yet")
 
 
@@ -126,6 +126,7 @@ def _delivery(found: dict[str, Any]) -> tuple[Any, ...]:
     return (
         clock(found.get("created_at")),
         found.get("kind"),
+        ((found.get("payload") or {}).get("job") or {}).get("id"),
         found.get("tries"),
         found.get("status"),
         clock(found.get("delivered_at")),

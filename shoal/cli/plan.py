@@ -64,7 +64,7 @@ def why(
         ("rule", found.get("rule")),
         ("position", found.get("position")),
         ("before it", ", ".join(found.get("before") or [])),
-        ("next", advice(found)),
+        ("next", "" if found["state"] == "queued" else advice(found)),  # what it says there is said here
     ]
     print_facts(facts)
 

@@ -99,7 +99,7 @@ def _rank(rank: dict[str, Any]) -> tuple[Any, ...]:
         rank.get("state"),
         rank.get("node"),
         rank.get("pid"),
-        rank.get("exit_code"),
+        f"signal {rank['signal']}" if rank.get("signal") else rank.get("exit_code"),
         rank.get("incarnation") or None,
         progress_text(rank.get("progress")),
         rank.get("message"),

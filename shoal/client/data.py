@@ -179,13 +179,17 @@ def _fetch_all(api: Api, source: Address, wanted: list[tuple[File, Path, str]], 
     more(0)
     places = [(file, place_inside(root, name)) for file, root, name in wanted]
     with ThreadPoolExecutor(AT_ONCE, "shoal-download") as pool:
-        tasks = [pool.submit(_fetch, api, source, file, place, more) for file, place in places]
+        tasks = [pool.submit(_fetch, api, source, file, place, more) for file, place in places if file.link is None]
         try:
             for task in tasks:
                 task.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+    # Links come last, and each is looked at again: nothing is written through one that was just made.
+    for file, root, name in wanted:
+        if file.link is not None:
+            _make_link(file, place_inside(root, name))
 
 
 def place_inside(root: Path, name: str) -> Path:
@@ -202,9 +206,6 @@ def place_inside(root: Path, name: str) -> Path:
 
 def _fetch(api: Api, source: Address, file: File, place: Path, more: Any) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
-    if file.link is not None:
-        _make_link(file, place)
-        return
     if _have(file, place):
         more(file.size)
         return
@@ -239,6 +240,7 @@ def _make_link(file: File, place: Path) -> None:
     target = file.link or ""
     if leads_out(file.path, target):
         raise ShoalError(f"{file.path!r} is a link to {target!r}, which is outside; it was not made", path=file.path)
+    place.parent.mkdir(parents=True, exist_ok=True)
     if place.is_symlink():
         place.unlink()
     place.symlink_to(target)

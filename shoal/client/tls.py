@@ -2,30 +2,49 @@
 
 from __future__ import annotations
 
-import socket
 import ssl
 from hashlib import sha256
-from typing import Any
 
 from shoal.errors import ServerAway
 
 
 class PinnedContext(ssl.SSLContext):
-    """Trusts exactly one certificate. The check comes before the request, so a token never reaches another."""
+    """Trusts exactly one certificate. The check ends the handshake, so a token never reaches another."""
 
     fingerprint: str
 
-    def wrap_socket(self, sock: socket.socket, *args: Any, **keys: Any) -> ssl.SSLSocket:
-        wrapped = super().wrap_socket(sock, *args, **keys)
-        shown = sha256(wrapped.getpeercert(binary_form=True) or b"").hexdigest()
-        if shown != self.fingerprint:
-            wrapped.close()
+    def check(self, shown: bytes | None) -> None:
+        found = sha256(shown or b"").hexdigest()
+        if found != self.fingerprint:
             raise ServerAway(
-                f"the server shows the certificate {shown}, not {self.fingerprint}, which was pinned; if its owner made"
+                f"the server shows the certificate {found}, not {self.fingerprint}, which was pinned; if its owner made"
                 " a new one, take over the new fingerprint, otherwise something stands between",
-                shown=shown,
+                shown=found,
             )
-        return wrapped
+
+
+class _PinnedSocket(ssl.SSLSocket):
+    def do_handshake(self, block: bool = False) -> None:
+        super().do_handshake(block)
+        assert isinstance(self.context, PinnedContext)
+        try:
+            self.context.check(self.getpeercert(binary_form=True))
+        except ServerAway:
+            self.close()
+            raise
+
+
+class _PinnedObject(ssl.SSLObject):
+    """What speaks TLS without a socket of its own: to a server behind a proxy that itself speaks TLS."""
+
+    def do_handshake(self) -> None:
+        super().do_handshake()
+        assert isinstance(self.context, PinnedContext)
+        self.context.check(self.getpeercert(binary_form=True))
+
+
+PinnedContext.sslsocket_class = _PinnedSocket
+PinnedContext.sslobject_class = _PinnedObject
 
 
 def context_for(url: str, fingerprint: str | None) -> ssl.SSLContext:

@@ -163,6 +163,9 @@ async def post(client: httpx.AsyncClient, url: str, body: bytes, headers: dict[s
         return Outcome(False, None, f"no answer within {TIMEOUT:.0f} s")
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as wrong:
         return Outcome(False, None, f"{type(wrong).__name__}: {wrong}"[:500])
+    except Exception as wrong:  # whatever an address can do to a library must not keep others' alarms from leaving
+        log.warning("an alarm could not be sent: %s", type(wrong).__name__)
+        return Outcome(False, None, f"it could not be sent: {type(wrong).__name__}", again=False)
     if 200 <= status < 300:
         return Outcome(True, status, None)
     hint = "; redirects are not followed, set the final address" if 300 <= status < 400 else ""

@@ -95,7 +95,8 @@ class Desk:
         """Removes an ended job with its logs, its private copy and its history."""
         record = self.find(user, ref)
         if not record.state.ended:
-            raise Conflict(f"job {record.id} is {record.state}; stop it first with 'shoal stop {record.id}'")
+            what = "it ends soon" if record.state is State.STOPPING else f"stop it first with 'shoal stop {record.id}'"
+            raise Conflict(f"job {record.id} is {record.state}; {what}, then remove it")
         # The row goes last: should we die before, the job is still listed and can be removed again.
         self._parts.logs.drop(record.id)
         work = self._parts.home.work

@@ -123,7 +123,11 @@ class LocalEngine:
         folder = self._folder(key)
         self._reap()
         nodes = _names(handle or folder.handle())
-        if any(self._sight(folder, node) != "gone" for node in nodes) or self._is_draining(folder, nodes):
+        if any(self._sight(folder, node) != "gone" for node in nodes):
+            return False
+        if not all(folder.is_done(node) for node in nodes) and not (_sweep(key) and self._drain(folder, nodes)):
+            return False  # a shepherd left without a word: so may have what it watched, and what it had to send
+        if self._is_draining(folder, nodes):
             return False
         for node in nodes:
             folder.remove_shared(node)

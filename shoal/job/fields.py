@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, StrictStr
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, StrictStr, model_validator
 
 from shoal._lib.quantities import parse_duration, parse_size
 from shoal.job import bounds
@@ -154,3 +154,11 @@ class Resources(Frozen):
     gpu: Gpu = Field(0, description="whole GPUs")
     gpu_type: Name | None = Field(None, description="the kind of GPU, as 'shoal nodes' shows it")
     cpu_quota: StrictBool = Field(False, description="make cpu a hard cap")
+
+    @model_validator(mode="after")
+    def _agree(self) -> Resources:
+        if self.gpu_type and not self.gpu:
+            raise ValueError(f"gpu_type {self.gpu_type!r} needs GPUs: give gpu as well, for example gpu: 1")
+        if self.cpu_quota and self.cpu is None:
+            raise ValueError("cpu_quota makes cpu a hard cap: give cpu as well, for example cpu: 1")
+        return self

@@ -70,11 +70,17 @@ def judge(roles: Iterable[Role], ranks: Iterable[RankLife]) -> Verdict:
             drop.append(rank.name)
         else:
             reason, message = explain(rank)
-            code = rank.end.exit_code if rank.end.exit_code is not None else 128 + (rank.end.signal or 0)
-            return Verdict(failed=reason, message=message, exit_code=code or 1, blamed=(rank.name,))
+            return Verdict(failed=reason, message=message, exit_code=_code(rank.end, reason), blamed=(rank.name,))
     if restart or drop:
         return Verdict(restart=tuple(restart), drop=tuple(drop))
     return Verdict(done=_all_led(by_name, all_ranks), exit_code=0)
+
+
+def _code(end: RankEnd, reason: Reason) -> int:
+    """What a shell would give: the code itself, 128 and the signal's number, 127 for a program that is not there."""
+    if end.failed_start:
+        return 127 if reason is Reason.COMMAND_MISSING else 1
+    return end.exit_code or (1 if end.signal is None else 128 + end.signal)
 
 
 def can_spare(roles: Iterable[Role], ranks: Iterable[RankLife], lost: Collection[str]) -> bool:

@@ -123,6 +123,8 @@ class JobSpec(Frozen):
                 raise ValueError(f"{short} and roles.{role} contradict each other: give one of them")
         if len(self.roles) > bounds.ROLES.high:
             raise ValueError(f"roles has {len(self.roles)} entries, at most {bounds.ROLES.high:g}: {bounds.ROLES.why}")
+        if not any(role.low for role in self.expand()):
+            raise ValueError("roles start no process: give at least one of them a count of 1 or more")
         if self.size and self.resources != Resources():
             raise ValueError("size and resources contradict each other: give one of them")
         if self.estimate and self.max_duration and self.estimate > self.max_duration:
@@ -147,13 +149,18 @@ class JobSpec(Frozen):
         return PRIORITIES[self.priority]
 
     def expand(self) -> tuple[Role, ...]:
-        """The short form as roles; workers default to one unless the long form says otherwise."""
+        """The short form as roles; workers default to one unless the long form says who else runs the script."""
         long = dict(self.roles)
-        if "worker" not in long and (self.workers is not None or not long):
+        if "worker" not in long and (self.workers is not None or not self._has_runner()):
             long["worker"] = RoleSpec(count=self.workers if self.workers is not None else 1)
         if self.servers is not None:
             long["server"] = RoleSpec(count=self.servers)
         return tuple(self._fill(name, role) for name, role in long.items() if role.count.high > 0)
+
+    def _has_runner(self) -> bool:
+        """Whether the long form runs what the job runs: its script, its command, or else each role's own."""
+        own = [name != "server" and not role.command for name, role in self.roles.items()]
+        return any(own) if self.script or self.command else bool(own)
 
     def _fill(self, name: str, role: RoleSpec) -> Role:
         return Role(

@@ -54,7 +54,7 @@ def decide(queue: Sequence[Waiting], nodes: Iterable[Node], held: Iterable[Place
     blocker: str | None = None
     for waiting in queue:
         if blocker is not None:
-            message = f"waits behind {blocker}, which came first and waits for room"
+            message = f"waits behind {blocker}, which is before it in the queue and waits for room"
             why[waiting.job] = Why("behind", message, blocker)
             continue
         placement = place(waiting.slots, free)

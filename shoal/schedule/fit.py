@@ -107,7 +107,7 @@ def place(slots: Iterable[Slot], free: Mapping[str, Room], count_shares: bool = 
         count_shares = False
     progress: dict[tuple[object, ...], int] = {}
     berths: list[Berth] = []
-    for slot in sorted(slots, key=lambda slot: not slot.needed):
+    for slot in sorted(slots, key=_turn):
         shape = (slot.role, slot.resources, slot.apart, slot.labels)
         index = progress.get(shape, 0)
         while index < len(order) and not order[index].admits(slot, count_shares):
@@ -121,6 +121,12 @@ def place(slots: Iterable[Slot], free: Mapping[str, Room], count_shares: bool = 
     for name, room in trial.items():
         _commit(free[name], room)
     return tuple(berths)
+
+
+def _turn(slot: Slot) -> tuple[object, ...]:
+    """What is needed goes first, and the large before the small: gaps are left that something still fits into."""
+    asked = slot.resources
+    return not slot.needed, -asked.gpu, -(asked.cpu or 0.0), -(asked.memory or 0)
 
 
 def _commit(room: Room, changed: Room) -> None:

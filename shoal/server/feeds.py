@@ -140,7 +140,8 @@ class Feeds:
                     yield PING
 
     async def _drain(self, view: Tail) -> AsyncGenerator[Piece]:
-        while (piece := await self._service.call(next_piece, view)) is not None:
+        call = self._service.search if view.searches else self._service.call
+        while (piece := await call(next_piece, view)) is not None:
             yield piece
 
 

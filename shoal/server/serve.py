@@ -29,6 +29,7 @@ from shoal.server.binding import Listener, listen
 from shoal.server.journal import open_journal
 from shoal.server.lock import HomeLock, holder_of
 from shoal.server.owner import ensure_owner
+from shoal.server.protocol import BoundedHttp
 from shoal.server.service import IDENTITY_NOTE, Service
 from shoal.server.settings import ServerSettings, Settings, read_settings
 from shoal.server.tls import LOOPBACK, Certificate, is_loopback, own_certificate, self_signed
@@ -70,7 +71,7 @@ def _already(home: Home) -> ServerRunning:
 def choose_certificate(home: Home, settings: ServerSettings) -> Certificate | None:
     """None for plain HTTP: only on loopback, or where an administrator said that a proxy stands in front."""
     if settings.tls_cert and settings.tls_key:
-        return own_certificate(settings.tls_cert, settings.tls_key)
+        return own_certificate(settings.tls_cert, settings.tls_key, settings.host)
     if settings.behind_proxy or is_loopback(settings.host):
         return None
     return self_signed(home.root / "tls", settings.host)
@@ -119,7 +120,7 @@ async def _run(service: Service, listener: Listener, certificate: Certificate | 
     behind_proxy = service.settings.server.behind_proxy
     config = uvicorn.Config(
         build_app(service, allowed_hosts(listener, behind_proxy)),
-        http="httptools",
+        http=BoundedHttp,
         ws="none",
         lifespan="off",
         log_config=None,

@@ -28,7 +28,6 @@ from shoal.errors import BadConfig
 from shoal.home import DATABASE_VARIABLE, Home
 from shoal.job.fields import Frozen, Name, Resources
 
-
 DEFAULT_HOST = "127.0.0.1"
 SIZES = {
     "small": Resources(cpu=1, memory=2 << 30),

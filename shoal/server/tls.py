@@ -19,11 +19,16 @@ if TYPE_CHECKING:
 
 LIFETIME = timedelta(days=3650)
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
+EVERYWHERE = ("0.0.0.0", "::")
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """`fingerprint` is the SHA-256 of the certificate to pin; None where the usual authorities vouch for it."""
+    """`fingerprint` is the SHA-256 of the certificate to pin; None where the usual authorities vouch for it.
+
+    Programs on this machine reach a server that listens everywhere by a loopback address, which no authority vouches
+    for: they pin as well.
+    """
 
     cert: Path
     key: Path
@@ -39,14 +44,15 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def own_certificate(cert: Path, key: Path) -> Certificate:
+def own_certificate(cert: Path, key: Path, host: str) -> Certificate:
     """The administrator's; BadConfig when the two files are not a certificate and its key."""
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
     except (OSError, ssl.SSLError) as wrong:
         raise BadConfig(f"{cert} and {key} are not a certificate and its key: {wrong}; give PEM files") from None
     pem = cert.read_text()
-    return Certificate(cert, key, fingerprint_of(pem) if _signed_itself(pem) else None)
+    pinned = _signed_itself(pem) or host in EVERYWHERE or is_loopback(host)
+    return Certificate(cert, key, fingerprint_of(pem) if pinned else None)
 
 
 def self_signed(folder: Path, host: str) -> Certificate:
@@ -69,7 +75,7 @@ def names_of(host: str) -> list[str]:
     """Every name and address a client may call this machine by; the given host first."""
     machine = socket.gethostname()
     found = [host, machine, *LOOPBACK, *_addresses(machine)]
-    return [name for name in dict.fromkeys(found) if name not in ("0.0.0.0", "::", "")]
+    return [name for name in dict.fromkeys(found) if name not in (*EVERYWHERE, "")]
 
 
 def _addresses(machine: str) -> list[str]:

@@ -66,5 +66,5 @@ def _enqueue_test(service: Service, user: User) -> None:
 def _hook(service: Service, user: User) -> Webhook:
     hook = service.store.webhook(user.name)
     if hook is None:
-        raise NotFound("you have no webhook; set one with PUT /api/v1/webhook {url}")
+        raise NotFound("you have no webhook; set one with 'shoal alert set URL'")
     return hook

@@ -74,7 +74,7 @@ class Course:
     def _bridge(self, real: int, server: int, data: bytes) -> bytes:
         at_us, _ = next(frames.decode(data))
         lost = format_size(real - self._at)
-        line = f"… {lost} dropped here: the server was out of reach and the spool of this node was full …\n"
+        line = f"… {lost} dropped here: it came faster than the server took it, and the spool of this node was full …\n"
         bridge = frames.pack(at_us, line.encode())
         self._remember(real, server + len(bridge), after=server)
         return bridge

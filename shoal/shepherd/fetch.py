@@ -9,12 +9,15 @@ from typing import List, Optional
 
 from shoal.contract import Process
 from shoal.errors import GangOver, ServerAway
-from shoal.shepherd.gang import Gang, Launch, pause
+from shoal.shepherd.gang import Gang, Launch, Refused, pause
 from shoal.shepherd.journal import Journal
 from shoal.shepherd.mail import Mailbox
 from shoal.shepherd.place import Place, fill_once
 from shoal.shepherd.unpack import BadArchive, unpack
 from shoal.shepherd.wire import WireError
+
+# Over a minute of a server that answers and then breaks off: it has lost a part of the thing, and will not find it.
+_MOST_BROKEN = 20
 
 
 class Fetcher:
@@ -26,6 +29,7 @@ class Fetcher:
         self._mailbox = mailbox
         self._journal = journal
         self._wishes: SimpleQueue[Optional[str]] = SimpleQueue()
+        self._broken = 0  # downloads of one thing that broke off, in a row
 
     def prepare(self, member: str = "") -> None:
         """For all seats, or for one that starts again."""
@@ -48,6 +52,8 @@ class Fetcher:
     def _prepare(self, member: str) -> None:
         try:
             processes = self._fetch()
+        except Refused as refused:
+            self._mailbox.put("unprepared", member=member, message=str(refused))
         except (BadArchive, OSError) as error:
             self._mailbox.put("unprepared", member=member, message=f"the node could not be made ready: {error}")
         else:
@@ -79,7 +85,11 @@ class Fetcher:
         self._place.write_roster(self._gang.again(self._gang.roster))
 
     def _fill(self, what: str, folder: Path) -> None:
-        fill_once(folder, lambda: self._gang.again(lambda: self._download(what, folder)))
+        self._broken = 0
+        try:
+            fill_once(folder, lambda: self._gang.again(lambda: self._download(what, folder)))
+        except Refused as refused:
+            raise Refused(f"{what.replace('inputs/', 'input ', 1)} cannot be had: {refused}") from refused
 
     def _download(self, what: str, folder: Path) -> None:
         answer = self._gang.open_tar(what)
@@ -87,6 +97,9 @@ class Fetcher:
             unpack(answer, folder)
             answer.read()
         except WireError as error:
+            self._broken += 1
+            if self._broken >= _MOST_BROKEN:
+                raise Refused(f"it broke off {self._broken} times, last: {error}") from error
             raise ServerAway(f"{what} broke off: {error}") from error
         finally:
             self._gang.close_tar(answer)

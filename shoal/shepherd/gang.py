@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 
 from shoal._lib import backoff
 from shoal.contract import AUTH_SCHEME, PROTOCOL, Process, Task
-from shoal.errors import GangOver, ServerAway
+from shoal.errors import GangOver, NotSignedIn, ServerAway
 from shoal.shepherd.journal import Journal
 from shoal.shepherd.mail import Mailbox
 from shoal.shepherd.wire import Answer, Wire, WireError
@@ -28,6 +28,10 @@ REFUSED_FOR = 60.0  # seconds of 401 before it is believed
 _LOGS_TIMEOUT = 60.0
 _JSON = "application/json"
 _POLL_SLACK = 15.0  # seconds a held beat may be late
+
+
+class Refused(Exception):
+    """The server has understood and will never give it: asking again is of no use."""
 
 
 class Launch(NamedTuple):
@@ -45,7 +49,7 @@ class Gang:
         self._task = task
         self._mailbox = mailbox
         self._journal = journal
-        self._server = task.server
+        self._server = (task.server, task.fingerprint)
         self._wire = self._connect(task.server, task.fingerprint)
         self._base = f"/api/v1/gangs/{task.key}"
         self._lock = threading.Lock()
@@ -75,13 +79,13 @@ class Gang:
         return self._call("GET", "/roster")
 
     def open_tar(self, what: str) -> Answer:
-        """`code` or `inputs/<name>` as a stream; close it with `close_tar`."""
+        """`code` or `inputs/<name>` as a stream; close it with `close_tar`. Refused when there is no such thing."""
         path = f"{self._base}/{'/'.join(map(_quoted, what.split('/')))}"
         try:
             answer = self._wire.open("GET", path, timeout=_LOGS_TIMEOUT)
             if answer.status != 200:
                 try:
-                    self._result(answer.status, answer.json())
+                    self._refusal(answer.status, answer.json())
                 finally:
                     self._wire.release(answer)
         except WireError as error:
@@ -135,19 +139,19 @@ class Gang:
         return Wire(server, fingerprint, {"Authorization": f"{AUTH_SCHEME} {self._task.secret}"})
 
     def _look_for_server(self) -> None:
-        """A server whose port was taken while it was away comes back at another; its note says where."""
+        """A server that was away may be back at another port, or with another certificate; its note says so."""
         if self._task.note is None:
             return
         try:
             with open(self._task.note) as file:
                 note = json.load(file)
-            server, fingerprint = str(note["url"]), note.get("fingerprint")
+            found = (str(note["url"]), note.get("fingerprint"))
         except (OSError, ValueError, KeyError, TypeError) as error:
             self._journal.note(f"the server's note cannot be read: {error!r}")
             return
-        if server != self._server:
-            self._journal.note(f"the server is at {server} now")
-            self._server, self._wire = server, self._connect(server, fingerprint)
+        if found != self._server:
+            self._journal.note(f"the server is at {found[0]} now, with certificate {found[1]}")
+            self._server, self._wire = found, self._connect(*found)
 
     def _result(self, status: int, content: Any) -> Dict[str, Any]:
         if 200 <= status < 300 and isinstance(content, dict):
@@ -160,6 +164,13 @@ class Gang:
             self._count_refusal()
         self._journal.note(f"the server answers {status} {code or ''}: {str(content)[:300]}")
         raise ServerAway(f"the server answers {status}")
+
+    def _refusal(self, status: int, content: Any) -> None:
+        """A problem of Shoal's own about what was asked for; everything else may pass, and is asked again."""
+        code = content.get("code") if isinstance(content, dict) else None
+        if 400 <= status < 500 and isinstance(code, str) and code not in (GangOver.code, NotSignedIn.code):
+            raise Refused(str(content.get("detail") or code))
+        self._result(status, content)
 
     @contextmanager
     def _expecting(self, path: str) -> Iterator[None]:

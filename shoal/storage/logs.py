@@ -16,6 +16,7 @@ from threading import Lock
 
 from shoal import errors
 from shoal._lib.segments import SEGMENT_BYTES, Segments
+from shoal.storage.sieve import Finder
 from shoal.storage.views import Batch, Tail, natural
 
 LIMIT_BYTES = 256 * 1024 * 1024
@@ -100,7 +101,7 @@ class LogStore:
         streams: Collection[str] | None = None,
         since_us: int | None = None,
         tail: int | None = None,
-        grep: re.Pattern[str] | None = None,
+        grep: Finder | None = None,
         cursor: str | None = None,
         attempt: int | None = None,
     ) -> Iterator[Batch]:
@@ -119,7 +120,7 @@ class LogStore:
         streams: Collection[str] | None = None,
         since_us: int | None = None,
         tail: int | None = None,
-        grep: re.Pattern[str] | None = None,
+        grep: Finder | None = None,
         cursor: str | None = None,
         attempt: int | None = None,
     ) -> Tail:

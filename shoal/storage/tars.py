@@ -26,7 +26,7 @@ def plain_files(root: Path, path: str = "") -> Iterator[str]:
     """Paths, relative to `root`, of the files at or below `path`; links are passed over, they could lead anywhere."""
     inside = path.strip("/")
     top = root / inside
-    if os.path.realpath(top) != os.path.normpath(os.path.join(os.path.realpath(root), inside)):
+    if os.path.realpath(top) != os.path.normpath(Path(os.path.realpath(root), inside)):
         return
     if top.is_file():
         yield inside

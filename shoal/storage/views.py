@@ -11,10 +11,9 @@ import base64
 import binascii
 import heapq
 import json
-import re
 import zlib
 from bisect import bisect_left
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -22,6 +21,7 @@ from shoal import errors
 from shoal._lib import frames
 from shoal._lib.quantities import format_size
 from shoal._lib.segments import Segments
+from shoal.storage.sieve import Finder, SlowPattern
 
 SAMPLES = ".samples"  # ending of the streams that hold JSON lines, shown only when named
 _BATCH_BYTES = 256 * 1024
@@ -69,7 +69,7 @@ class Tail:
         streams: Collection[str] | None = None,
         since_us: int | None = None,
         tail: int | None = None,
-        grep: re.Pattern[str] | None = None,
+        grep: Finder | None = None,
         cursor: str | None = None,
         attempt: int | None = None,
     ) -> None:
@@ -86,6 +86,11 @@ class Tail:
         self._meet()
         if tail is not None and cursor is None:
             _wind_forward(list(self._feeds.values()), tail, grep)
+
+    @property
+    def searches(self) -> bool:
+        """Whether a poll may take seconds, because every line is looked at."""
+        return self._grep is not None
 
     @property
     def cursor(self) -> str:
@@ -107,16 +112,26 @@ class Tail:
 
     def _merge(self, heap: list[_Turn], amount: int) -> tuple[list[Line], int]:
         lines: list[Line] = []
+        notices: list[int] = []
         taken = 0
         heapq.heapify(heap)
         while heap and taken < _BATCH_BYTES and len(lines) < _BATCH_LINES:
             feed = heap[0].feed
-            taken += feed.take(lines, self._grep)
+            taken += feed.take(lines, notices)
             if feed.ready(amount):
                 heapq.heapreplace(heap, feed.turn())
             else:
                 heapq.heappop(heap)
-        return lines, taken
+        return (lines if self._grep is None else self._sift(self._grep, lines, notices)), taken
+
+    def _sift(self, grep: Finder, lines: list[Line], notices: list[int]) -> list[Line]:
+        """The lines that match, and our own; a pattern that takes too long says so once and then finds nothing."""
+        try:
+            found = {*grep([text for _, _, text in lines]), *notices}
+        except SlowPattern as slow:
+            self._grep = _find_nothing
+            return [(*lines[0][:2], f"… nothing is shown from here on: {slow.message} …")] if lines else []
+        return [line for number, line in enumerate(lines) if number in found]
 
     def _meet(self) -> None:
         """Takes in the streams that have begun since the last look."""
@@ -194,19 +209,16 @@ class _Feed:
         frame = next(self._frames, None)
         return None if frame is None else (real - self.position, *frame)
 
-    def take(self, lines: list[Line], grep: re.Pattern[str] | None) -> int:
-        """Adds the lines of the next frame; returns the bytes it stood for."""
+    def take(self, lines: list[Line], notices: list[int]) -> int:
+        """Adds the lines of the next frame, and to `notices` the number of one of ours; the bytes it stood for."""
         assert self._head is not None
         dropped, at_us, payload = self._head
         stream = self.stream
         if dropped:
             self.skip = 0  # it counted lines of a frame that is gone
+            notices.append(len(lines))
             lines.append((stream, at_us, self._gap_line(dropped)))
-        texts = _texts(payload)[self.skip :]
-        if grep is None:
-            lines.extend([(stream, at_us, text) for text in texts])
-        else:
-            lines.extend([(stream, at_us, text) for text in texts if grep.search(text)])
+        lines.extend([(stream, at_us, text) for text in _texts(payload)[self.skip :]])
         self._head, self.skip = None, 0
         self.position += dropped + frames.HEADER + len(payload)
         return len(payload)
@@ -253,22 +265,38 @@ class _Mark(NamedTuple):
     lines: int  # that the reader wants to see
 
 
-def _marks(segments: Segments, start: int, end: int, grep: re.Pattern[str] | None) -> Iterator[_Mark]:
+def _find_nothing(lines: Sequence[str]) -> Sequence[int]:
+    return ()
+
+
+def _marks(segments: Segments, start: int, end: int, grep: Finder | None) -> Iterator[_Mark]:
     while start < end:
         start, data = segments.read(start, _READ_BYTES)
         if not data or start >= end:
             return
-        for at_us, payload in frames.decode(data):
-            count = payload.count(b"\n") if grep is None and payload.endswith(b"\n") else len(_hits(payload, grep))
+        read = list(frames.decode(data))
+        for (at_us, payload), count in zip(read, _counts([payload for _, payload in read], grep), strict=True):
             yield _Mark(at_us, start, count)
             start += frames.HEADER + len(payload)
 
 
-def _hits(payload: bytes, grep: re.Pattern[str] | None) -> list[int]:
-    return [number for number, text in enumerate(_texts(payload)) if grep is None or grep.search(text)]
+def _counts(payloads: list[bytes], grep: Finder | None) -> list[int]:
+    """How many lines of each the reader wants to see; the pattern is asked once for all of them."""
+    if grep is None:
+        return [payload.count(b"\n") + (not payload.endswith(b"\n")) for payload in payloads]
+    texts = [(number, text) for number, payload in enumerate(payloads) for text in _texts(payload)]
+    counts = [0] * len(payloads)
+    for hit in grep([text for _, text in texts]):
+        counts[texts[hit][0]] += 1
+    return counts
 
 
-def _last_marks(segments: Segments, floor: int, want: int, grep: re.Pattern[str] | None) -> list[_Mark]:
+def _hits(payload: bytes, grep: Finder | None) -> Sequence[int]:
+    texts = _texts(payload)
+    return range(len(texts)) if grep is None else grep(texts)
+
+
+def _last_marks(segments: Segments, floor: int, want: int, grep: Finder | None) -> list[_Mark]:
     """The frames that hold the last `want` lines at or after `floor`; files are read from the last one backwards."""
     found: list[_Mark] = []
     have = 0
@@ -281,7 +309,7 @@ def _last_marks(segments: Segments, floor: int, want: int, grep: re.Pattern[str]
     return found
 
 
-def _wind_forward(feeds: list[_Feed], want: int, grep: re.Pattern[str] | None) -> None:
+def _wind_forward(feeds: list[_Feed], want: int, grep: Finder | None) -> None:
     """Moves the feeds to where the last `want` lines of the merged view begin."""
     runs = []
     for feed in feeds:
@@ -298,7 +326,7 @@ def _wind_forward(feeds: list[_Feed], want: int, grep: re.Pattern[str] | None) -
         want -= mark.lines
 
 
-def _unwanted(segments: Segments, offset: int, want: int, grep: re.Pattern[str] | None) -> int:
+def _unwanted(segments: Segments, offset: int, want: int, grep: Finder | None) -> int:
     """How many lines of the frame there come before its last `want` hits."""
     real, data = segments.read(offset, 1)
     for _, payload in frames.decode(data if real == offset else b""):

@@ -175,4 +175,3 @@ def _postgresql(address: URL) -> Database:
         raise MissingExtra("database", "postgresql", "psycopg", "postgres") from None
     reader = engine.execution_options(isolation_level="AUTOCOMMIT")
     return Database(_shown(address), "postgresql", None, reader, engine, engine, nullcontext())
-

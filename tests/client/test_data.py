@@ -242,3 +242,20 @@ def test_a_single_file_of_a_job_is_fetched(server: FakeServer, api: Api, tmp_pat
     assert data.get(api, "job://job1/out/b.txt", tmp_path / "mine.txt").read_bytes() == b"bb"
     with pytest.raises(NotFound):
         data.get(api, "job://job1/out/none.txt", tmp_path / "x")
+
+
+def test_a_chain_of_links_from_a_bad_server_leads_no_file_out(
+    api: Api, pool: Pool, digits: Path, tmp_path: Path
+) -> None:
+    """Each link stays inside by its words; followed one after the other they do not."""
+    data.put(api, digits / "a.csv", "pool://me/d/c/evil")
+    blank = {"size": 0, "chunks": [], "mode": 0o777, "mtime": 0.0}
+    for path, target in (("d/a/keep/l", "../.."), ("d/c", "a/keep/l/..")):
+        pool.files[path] = {**blank, "path": path, "link": target}
+    target = tmp_path / "deep" / "target"
+    with pytest.raises((ShoalError, OSError)):
+        data.get(api, "pool://me/d", target)
+    assert not (tmp_path / "deep" / "evil").exists()
+    with pytest.raises((ShoalError, OSError)):
+        data.get(api, "pool://me/d", target)
+    assert not (tmp_path / "deep" / "evil").exists()

@@ -131,6 +131,18 @@ def test_nobody_at_the_address_is_a_failed_try_with_a_reason(store: Store) -> No
     assert last(store).error and last(store).next_at is not None
 
 
+def test_an_address_that_confuses_the_library_does_not_keep_others_waiting(store: Store, receiver: Receiver) -> None:
+    store.set_webhook("bob", "http://xn--0/", SECRET, ["failure"], 1.0)
+    store.set_webhook("ann", receiver.url, SECRET, ["failure"], 1.0)
+    store.enqueue_delivery("bob", "failure", {}, 1.0)
+    store.enqueue_delivery("ann", "failure", {}, 2.0)
+    send(store)
+    assert last(store).delivered_at is not None
+    given_up = store.deliveries("bob", 1, None).items[0]
+    assert (given_up.tries, given_up.next_at) == (1, None)
+    assert given_up.error is not None and "could not be sent" in given_up.error
+
+
 def test_it_is_given_up_after_the_last_try(store: Store, receiver: Receiver) -> None:
     receiver.status = 500
     store.set_webhook("ann", receiver.url, SECRET, ["failure"], 1.0)

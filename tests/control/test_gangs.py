@@ -104,3 +104,119 @@ def test_every_node_is_told_to_launch(make_world: Any) -> None:
     world = make_world(nodes=3, cpus=1)
     key = running(world, workers=3, resources={"cpu": 1})
     assert [world.told(key, f"sim-{i}") for i in range(3)] == [["launch"]] * 3
+
+
+def test_a_secret_that_is_not_even_text_is_a_wrong_one(world: World) -> None:
+    key = running(world)
+    with pytest.raises(NotSignedIn):
+        world.gangs.check(key, "\xff\xfe")
+
+
+def test_a_gang_writes_the_logs_of_its_own_ranks_only(world: World) -> None:
+    key = running(world, workers=2)
+    world.gangs.logs(key, log_batch("worker-1", 0, b"one\n") + log_batch("worker-1.samples", 0, b"{}\n"))
+    for name in ("worker-2", "server-0", "x", "worker-1.samples.samples"):
+        with pytest.raises(BadSpec, match="no rank that writes"):
+            world.gangs.logs(key, log_batch(name, 0, b"one\n"))
+
+
+def test_a_role_that_may_lose_ranks_but_lost_all_of_them_has_failed(make_world: Any) -> None:
+    world = make_world(nodes=2, cpus=1)
+    roles = {"worker": {"count": 2, "on_lost": "continue", "resources": {"cpu": 1}}}
+    key = running(world, roles=roles, retries=0)
+    world.engine.see(key, "gone", "sim-0")
+    world.round()
+    record = world.parts.store.job(key.rpartition("-")[0])
+    assert record.state == "running"
+    world.engine.see(key, "gone")
+    for _ in range(3):
+        world.round()
+    record = world.parts.store.job(record.id)
+    assert (record.state, record.reason.code) == ("failed", "shepherd_lost")
+
+
+def test_a_launch_is_heard_also_by_a_node_that_asked_at_the_very_moment(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its question is answered from before the launch, and what it remembers comes after."""
+    job = world.submit()
+    world.round()
+    key = world.job(job).key
+    real = world.parts.store.directives
+
+    def slow(asked: str, node: str, after: int) -> list[dict[str, Any]]:
+        found = real(asked, node, after)
+        if node == "sim-0" and not found:
+            monkeypatch.setattr(world.parts.store, "directives", real)
+            world.join_all(key)
+        return found
+
+    monkeypatch.setattr(world.parts.store, "directives", slow)
+    assert world.told(key) == []
+    assert world.told(key) == ["launch"]
+
+
+def test_the_newest_directive_is_the_largest_whoever_speaks_last(world: World) -> None:
+    key = running(world)
+    known = world.gangs._known[key]
+    known.note("sim-0", 9)
+    known.note("sim-0", 7)
+    assert known.newest["sim-0"] == 9
+
+
+def leave_outputs(world: World, key: str, name: str = "model") -> None:
+    folder = world.parts.home.work / key.rpartition("-")[0] / "outputs"
+    folder.mkdir(parents=True)
+    (folder / name).write_text("weights")
+
+
+def test_outputs_are_put_away_once_however_often_the_gang_says_goodbye(world: World) -> None:
+    key = running(world, outputs="pool://me/models")
+    leave_outputs(world, key)
+    world.end_rank(key, "worker-0", 1, exit_code=0)
+    for _ in range(3):
+        world.leave(key)
+        world.round()
+    events = world.parts.store.events(key.rpartition("-")[0])
+    assert [event.kind for event in events].count("outputs") == 1
+    assert [file["path"] for file in world.parts.store.files("ann").items] == ["models/model"]
+
+
+def test_who_says_goodbye_does_not_wait_for_the_outputs(world: World) -> None:
+    later: list[Any] = []
+    world.gangs._later = later.append
+    key = running(world, outputs="pool://me/models")
+    leave_outputs(world, key)
+    world.end_rank(key, "worker-0", 1, exit_code=0)
+    for _ in range(3):
+        world.leave(key)
+    assert len(later) == 1
+    job = world.parts.store.job(key.rpartition("-")[0])
+    assert job.state == "stopping"
+    later[0]()
+    assert world.parts.store.job(job.id).state == "succeeded"
+
+
+def test_outputs_that_are_a_link_bring_nothing_of_elsewhere(world: World) -> None:
+    key = running(world, outputs="pool://me/models")
+    elsewhere = world.parts.home.root / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "secret").write_text("not his")
+    work = world.parts.home.work / key.rpartition("-")[0]
+    work.mkdir()
+    (work / "outputs").symlink_to(elsewhere)
+    world.end_rank(key, "worker-0", 1, exit_code=0)
+    world.leave(key)
+    job = work.name
+    assert world.parts.store.job(job).state == "succeeded"
+    assert world.parts.store.files("ann").items == ()
+    assert any(event.kind == "outputs_failed" for event in world.parts.store.events(job))
+
+
+def test_what_is_remembered_of_a_gang_that_another_server_closed_is_forgotten(world: World) -> None:
+    key = running(world)
+    world.gangs.forget({key})
+    assert world.gangs.knows(key)
+    world.gangs.forget(set())
+    assert not world.gangs.knows(key)
+    world.gangs.check(key, world.secret(key))

@@ -10,6 +10,7 @@ import pytest
 from shoal._lib import clock
 from shoal.control import User
 from shoal.errors import StartFailed
+from shoal.job.plan import Served
 from shoal.job.reasons import Reason
 from shoal.job.states import State
 from tests.control.conftest import ANN, World
@@ -263,3 +264,30 @@ def test_a_serving_rank_that_ends_because_the_job_is_done_is_not_started_again(w
     world.end_rank(job.key, "worker-0", 1, exit_code=0)
     world.end_rank(job.key, "evaluator-0", 2, signal=15)
     assert "restart" not in world.told(job.key)
+
+
+def test_a_gang_that_was_placed_on_nodes_that_are_no_more_is_tried_again(make_world: Any) -> None:
+    """The server died between placing and starting, and came back with other nodes."""
+    before = make_world(nodes=2)
+    job = before.submit(workers=2, resources={"cpu": 2}, retries=1)
+    before.engine.start = lambda gang: (_ for _ in ()).throw(KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        before.round()
+    assert before.job(job).state is State.STARTING
+    before.parts.store.release(before.loop._lease)
+    after = make_world(nodes=1)
+    after.round()
+    record = after.job(job)
+    assert (record.state, record.outcome) == (State.STOPPING, Reason.START_FAILED)
+    after.round()
+    assert after.job(job).state is State.QUEUED
+    other = after.submit()
+    after.round()
+    assert after.job(other).state is State.STARTING
+
+
+def test_a_job_that_nobody_serves_any_more_does_not_hold_up_the_queue(world: World) -> None:
+    old = world.submit()
+    world.loop._parts = replace(world.parts, served=Served(frameworks=("pytorch",), engines=("simulated",)))
+    world.round()
+    assert world.job(old).state is State.QUEUED

@@ -330,3 +330,14 @@ def test_starting_needs_no_slow_import() -> None:
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.split()
     assert "shoal.engine.local" in loaded
     assert not {"httpx", "sqlalchemy", "fastapi", "pynvml", "asyncio"} & set(loaded)
+
+
+def test_cleaning_ends_what_a_vanished_shepherd_left_running(engine: LocalEngine, home: Home) -> None:
+    """Its gang went on without the node, so nobody killed the gang: a daemon of a rank there is still about."""
+    handle = engine.start(a_gang(engine, "p-1"))
+    for node in ("local-0", "local-1"):
+        os.kill(shepherd(home, "p-1", node), signal.SIGKILL)
+    daemon = subprocess.Popen(["sleep", "600"], env={**os.environ, contract.GANG: "p-1"}, start_new_session=True)
+    until(lambda: look(engine, "p-1", handle).over)
+    until(lambda: engine.clean("p-1", handle))
+    assert daemon.wait(10) == -signal.SIGKILL

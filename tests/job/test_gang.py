@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.job.gang import MOST_RESTARTS, RankEnd, RankLife, explain, judge
+from shoal.job.gang import MOST_RESTARTS, RankEnd, RankLife, can_spare, explain, judge
 from shoal.job.reasons import Reason
 from shoal.job.roles import Role
 from shoal.job.spec import parse
@@ -64,6 +64,23 @@ def test_continue_with_a_range_keeps_its_minimum() -> None:
     assert judge(roles("continue", "2..4"), ranks).failed is Reason.EXIT_CODE
 
 
+@pytest.mark.parametrize(
+    ("on_lost", "count", "lost", "spared"),
+    [
+        ("continue", 2, {"worker-0"}, True),
+        ("continue", 2, {"worker-0", "worker-1"}, False),
+        ("continue", "2..4", {"worker-0"}, False),
+        ("continue", 2, {"server-0"}, False),
+        ("fail", 2, {"worker-0"}, False),
+        ("restart", 2, {"worker-0"}, False),
+        ("fail", 2, set(), True),
+    ],
+)
+def test_what_a_lost_node_may_take_with_it(on_lost: str, count: object, lost: set[str], spared: bool) -> None:
+    ranks = [rank("worker-0"), rank("worker-1"), rank("server-0")]
+    assert can_spare(roles(on_lost, count), ranks, lost) is spared
+
+
 def test_a_rank_that_is_gone_counts_as_finished() -> None:
     assert judge(roles("continue"), [rank("worker-0", "gone"), rank("worker-1", end=OK), rank("server-0")]).done
 
@@ -89,3 +106,17 @@ def test_a_rank_that_is_gone_counts_as_finished() -> None:
 def test_how_a_rank_ended_gives_its_reason(end: RankEnd, reason: Reason) -> None:
     found, message = explain(rank("worker-1", end=end))
     assert found is reason and "worker-1" in message
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        (RankEnd(exit_code=3), 3),
+        (RankEnd(signal=9), 137),
+        (RankEnd(failed_start=True, message="no program 'x'"), 127),
+        (RankEnd(failed_start=True, message="input x cannot be had"), 1),
+        (RankEnd(), 1),
+    ],
+)
+def test_the_exit_code_is_what_a_shell_would_give(end: RankEnd, code: int) -> None:
+    assert judge(roles(), [rank("worker-0", end=end), rank("worker-1"), rank("server-0")]).exit_code == code

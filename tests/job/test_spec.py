@@ -193,3 +193,24 @@ def test_a_bound_names_the_value_it_refuses() -> None:
 def test_a_word_is_not_a_truth() -> None:
     with pytest.raises(BadSpec, match=r"roles\.worker\.apart"):
         parse({"script": "a.py", "roles": {"worker": {"apart": "yes"}}})
+
+
+def test_a_script_is_run_by_a_worker_unless_another_role_runs_it() -> None:
+    def names(roles: dict[str, Any]) -> list[str]:
+        return [role.name for role in parse({"script": "a.py", "roles": roles}).expand()]
+
+    assert names({"evaluator": {"command": ["watch"]}}) == ["evaluator", "worker"]
+    assert names({"server": {"count": 2}}) == ["server", "worker"]
+    assert names({"chief": {}}) == ["chief"]
+
+
+@pytest.mark.parametrize("count", [0, "0..4"])
+def test_a_job_without_a_process_is_refused(count: object) -> None:
+    with pytest.raises(BadSpec, match="roles start no process"):
+        parse({"script": "a.py", "roles": {"worker": {"count": count}}})
+
+
+@pytest.mark.parametrize("resources", [{"gpu_type": "a100"}, {"cpu_quota": True}])
+def test_a_request_that_says_nothing_by_itself_is_refused(resources: dict[str, Any]) -> None:
+    with pytest.raises(BadSpec, match="as well"):
+        parse({"script": "a.py", "resources": resources})

@@ -156,3 +156,8 @@ def _check_capacity(nodes: list[Node], held: list[Placement]) -> None:
     for one in nodes:
         assert cpu[one.name] <= milli(one.cpus) and memory[one.name] <= one.memory
         assert len(gpus[one.name]) == len(set(gpus[one.name]))
+
+
+def test_small_processes_leave_room_for_the_large_of_their_gang() -> None:
+    roles = {"worker": {"count": 2, "resources": {"gpu": 1}}, "chief": {"count": 2, "resources": {"gpu": 3}}}
+    check_possible(slots(roles=roles), [node("a", gpus=4), node("b", gpus=4)])

@@ -88,13 +88,12 @@ def test_a_revoked_token_is_refused_at_once_after_the_guard_forgot(store: Store)
         asyncio.run(guard.user(header))
 
 
-def test_a_believed_token_still_expires_in_time(store: Store) -> None:
+def test_a_believed_token_still_expires_in_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     guard = Guard(store, call)
-    minted = give(store, expires_at=clock.now() + 0.05)
+    now = clock.now()
+    minted = give(store, expires_at=now + 60)
     header = f"Bearer {minted.text}".encode()
     assert asyncio.run(guard.user(header)).name == "ann"
-    deadline = clock.Deadline(0.06)
-    while not deadline.over():
-        pass
+    monkeypatch.setattr(clock, "now", lambda: now + 61)
     with pytest.raises(TokenExpired):
         asyncio.run(guard.user(header))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 
 import httpx
@@ -97,3 +98,29 @@ def test_metrics_are_in_prometheus_text(site: Site) -> None:
     assert float(values['shoal_requests_total{method="GET",route="/jobs",status="200"}']) >= 1
     assert 'shoal_jobs{state="running"}' in values
     assert 10e6 < float(values["process_resident_memory_bytes"]) < 150e6
+
+
+def test_endless_headers_are_hung_up_on(site: Site) -> None:
+    host, _, port = site.note.url.removeprefix("http://").partition(":")
+    for start in (b"GET /healthz HTTP/1.1\r\nX-Long: ", b"GET /healthz?", b"GET /healthz HTTP/1.1\r\n"):
+        with socket.create_connection((host, int(port)), timeout=10) as stranger:
+            stranger.sendall(start)
+            piece = b"x: y\r\n" * 10_000 if start.endswith(b"\n") else b"x" * 60_000
+            with pytest.raises(OSError):
+                for _ in range(200):
+                    stranger.sendall(piece)
+    long = site.root.get("/jobs", params={"name": "x" * 60_000, "limit": 1})
+    assert long.status_code == 200
+
+
+def test_strangers_cannot_invent_names_for_the_metrics(site: Site) -> None:
+    for number in range(5):
+        assert site.client(None).get(f"/gangs/some-1/invented{number}").status_code == 401
+    told = site.root.get("/metrics").text
+    assert "invented" not in told
+    assert 'route="/gangs/{key}/other"' in told
+
+
+def test_a_secret_of_odd_bytes_is_a_wrong_one(site: Site) -> None:
+    answer = site.client(None).get("/gangs/some-1/roster", headers={"authorization": b"Gang \xff\xfe"})  # type: ignore[dict-item]
+    assert answer.status_code == 401

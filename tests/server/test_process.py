@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
@@ -87,6 +88,16 @@ def test_options_become_flags() -> None:
     options = {"nodes": 2, "tls_cert": None, "behind_proxy": True, "memory": "1GiB"}
     line = process.command(Home.here(), options)
     assert line[-5:] == ["--nodes", "2", "--behind-proxy", "--memory", "1GiB"]
+
+
+def test_the_databases_address_is_never_in_a_command_line(home: Home) -> None:
+    address = f"sqlite:///{home.root}/other.db"
+    options = {"nodes": 2, "database": address}
+    assert address not in process.command(home, options)
+    assert process.environment(options)["SHOAL_DATABASE"] == address
+    note = process.start(home, options)
+    assert address not in Path(f"/proc/{note.pid}/cmdline").read_text()
+    assert (home.root / "other.db").exists() and not home.database.exists()
 
 
 def test_a_machine_can_present_itself_as_several_nodes(home: Home) -> None:

@@ -56,3 +56,15 @@ def test_a_file_that_is_a_folder_is_refused(home: Home) -> None:
     home.config_file.mkdir()
     with pytest.raises(BadConfig, match="cannot be read"):
         read_settings(home, {})
+
+
+def test_the_databases_variable_goes_before_the_file_and_behind_a_flag(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home.create()
+    home.config_file.write_text('[server]\ndatabase = "sqlite:////file.db"\n')
+    monkeypatch.delenv("SHOAL_DATABASE", raising=False)
+    assert read_settings(home, {}).server.database == "sqlite:////file.db"
+    monkeypatch.setenv("SHOAL_DATABASE", "sqlite:////variable.db")
+    assert read_settings(home, {"database": None}).server.database == "sqlite:////variable.db"
+    assert read_settings(home, {"database": "sqlite:////flag.db"}).server.database == "sqlite:////flag.db"

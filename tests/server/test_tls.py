@@ -7,12 +7,14 @@ from pathlib import Path
 import httpx
 import pytest
 
-from shoal.errors import BadConfig
+from shoal.client.http import Api
+from shoal.errors import BadConfig, ServerAway
 from shoal.home import Home
 from shoal.server import process
 from shoal.server.serve import choose_certificate
 from shoal.server.settings import ServerSettings
 from shoal.server.tls import fingerprint_of, is_loopback, own_certificate, self_signed
+from tests.server.conftest import eventually
 
 
 def test_a_certificate_is_made_once_and_kept(tmp_path: Path) -> None:
@@ -32,16 +34,16 @@ def test_another_host_makes_a_new_certificate_that_names_it(tmp_path: Path) -> N
 
 def test_a_self_signed_certificate_of_the_administrators_is_pinned_too(tmp_path: Path) -> None:
     made = self_signed(tmp_path, "localhost")
-    assert own_certificate(made.cert, made.key).fingerprint == made.fingerprint
+    assert own_certificate(made.cert, made.key, "shoal.example").fingerprint == made.fingerprint
 
 
 def test_files_that_are_no_certificate_are_refused(tmp_path: Path) -> None:
     wrong = tmp_path / "x.pem"
     wrong.write_text("hello")
     with pytest.raises(BadConfig, match="PEM"):
-        own_certificate(wrong, wrong)
+        own_certificate(wrong, wrong, "shoal.example")
     with pytest.raises(BadConfig):
-        own_certificate(tmp_path / "none", tmp_path / "none")
+        own_certificate(tmp_path / "none", tmp_path / "none", "shoal.example")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
@@ -77,3 +79,53 @@ def test_the_fingerprint_stays_the_same_over_a_restart(home: Home) -> None:
     process.stop(home)
     second = process.start(home, {"host": "0.0.0.0"})
     assert (first.fingerprint, first.url) == (second.fingerprint, second.url)
+
+
+def signed_by_an_authority(folder: Path) -> tuple[Path, Path]:
+    """A certificate for shoal.example of an authority nobody here knows."""
+    from datetime import UTC, datetime, timedelta
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    authority, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    now = datetime.now(UTC)
+    cert = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "shoal.example")]))
+        .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "an authority")]))
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("shoal.example")]), critical=False)
+        .sign(authority, hashes.SHA256())
+    )
+    paths = folder / "signed.pem", folder / "signed.key"
+    paths[0].write_bytes(cert.public_bytes(serialization.Encoding.PEM))
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    paths[1].write_bytes(pem)
+    return paths
+
+
+@pytest.mark.parametrize(
+    ("host", "pinned"), [("0.0.0.0", True), ("::", True), ("127.0.0.1", True), ("shoal.example", False)]
+)
+def test_an_authoritys_certificate_is_pinned_where_programs_come_by_loopback(
+    tmp_path: Path, host: str, pinned: bool
+) -> None:
+    found = own_certificate(*signed_by_an_authority(tmp_path), host).fingerprint
+    assert (found is not None) is pinned
+
+
+@pytest.mark.real
+def test_jobs_run_under_an_authoritys_certificate(home: Home, tmp_path: Path) -> None:
+    cert, key = signed_by_an_authority(tmp_path)
+    note = process.start(home, {"tls_cert": cert, "tls_key": key})
+    with Api(note.url, home.read_token(), note.fingerprint) as api:
+        job = api.request("POST", "/jobs", json={"spec": {"command": ["true"]}})["id"]
+        eventually(lambda: api.request("GET", f"/jobs/{job}")["state"] == "succeeded")
+    with pytest.raises(ServerAway, match="pinned"), Api(note.url, home.read_token(), "0" * 64) as api:
+        api.request("GET", "/whoami")

@@ -24,7 +24,7 @@ class GangServer:
         self.processes = processes
         self.beat = beat
         self.code: bytes | None = None
-        self.inputs: dict[str, bytes] = {}
+        self.inputs: dict[str, bytes | None] = {}  # none: the server has lost it
         self.over = False
         self.over_but_for: tuple[str, ...] = ()  # what is still taken when it is over
         self.refuse_logs = False
@@ -192,7 +192,11 @@ class _Handler(BaseHTTPRequestHandler):
         elif path == "code":
             self._chunked(gang.code or b"")
         elif path.startswith("inputs/"):
-            self._chunked(gang.inputs[path.removeprefix("inputs/")])
+            content = gang.inputs[path.removeprefix("inputs/")]
+            if content is None:
+                self._json({"code": "not_found", "detail": "pool://me/x holds nothing"}, 404)
+            else:
+                self._chunked(content)
         else:
             self._said(gang, path, json.loads(body))
 

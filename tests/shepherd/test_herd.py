@@ -120,6 +120,14 @@ def test_code_that_leads_out_of_the_folder_starts_nothing(flock: Make) -> None:
     assert not (gang.work.parent / "evil").exists()
 
 
+def test_an_input_that_is_no_more_fails_the_start_and_is_named(flock: Make) -> None:
+    gang = flock(shell("worker-0", "echo never"))
+    gang.server.inputs = {"digits": None}
+    gang.launch()
+    until(lambda: gang.server.kinds("failed_start"))
+    assert gang.server.kinds("failed_start")[0]["message"] == "input digits cannot be had: pool://me/x holds nothing"
+
+
 def test_a_program_that_does_not_exist_is_told_by_name(flock: Make) -> None:
     gang = flock(Process("worker-0", ["no-such-program"], {}), Process("worker-1", ["/bin/no-such"], {}))
     shepherd = gang.launch()

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 import zlib
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from shoal import errors
 from shoal._lib import frames
-from shoal.storage import views
+from shoal.storage import sieve, views
 from shoal.storage.logs import LogStore
 from shoal.storage.views import Line
 
@@ -64,7 +64,7 @@ def test_streams_are_merged_by_time_and_attempts_follow_each_other(
 def test_any_split_of_reading_gives_the_same_lines(
     plan: dict[str, list[tuple[int, int]]], batch_bytes: int, tail: int | None, since: int | None, search: bool
 ) -> None:
-    asked = {"tail": tail, "since_us": since, "grep": re.compile(r"[02]$") if search else None}
+    asked = {"tail": tail, "since_us": since, "grep": partial(sieve.find, "[02]$") if search else None}
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         store = LogStore(folder, limit_bytes=64 * 1024)
         logged(store, plan)
@@ -86,7 +86,7 @@ def test_any_split_of_reading_gives_the_same_lines(
 @given(streams, st.integers(0, 15), st.booleans())
 def test_the_tail_is_the_end_of_the_whole(plan: dict[str, list[tuple[int, int]]], tail: int, search: bool) -> None:
     plan = {name: sorted(rows) for name, rows in plan.items()}
-    grep = re.compile(r"[02]$") if search else None
+    grep = partial(sieve.find, "[02]$") if search else None
     with TemporaryDirectory() as folder:
         store = LogStore(folder, limit_bytes=64 * 1024)
         logged(store, plan)
@@ -178,7 +178,7 @@ def test_a_cursor_into_a_part_dropped_since_shows_the_gap_once(tmp_path: Path) -
 def test_an_empty_search_still_moves_on(tmp_path: Path) -> None:
     store = LogStore(tmp_path)
     logged(store, {"worker-0": [(1, 3)]})
-    (batch,) = store.read_lines("job", grep=re.compile("nothing"))
+    (batch,) = store.read_lines("job", grep=partial(sieve.find, "nothing"))
     assert batch.lines == []
     assert list(store.read_lines("job", cursor=batch.cursor)) == []
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import event, text
+from sqlalchemy.exc import SQLAlchemyError
 
 from shoal.errors import StoreError
 from shoal.job.life import StopAsked
@@ -194,3 +195,13 @@ def test_what_was_committed_survives_a_process_that_is_killed(sqlite_url: str) -
     store = Store.open(sqlite_url)
     assert [line.id for line in store.list_jobs().items] == done.stdout.split()
     store.close()
+
+
+def test_an_error_tells_no_secret_of_the_statement_or_the_address(store: Store) -> None:
+    with pytest.raises(SQLAlchemyError) as caught:
+        with store._database.write() as connection:
+            connection.execute(text("INSERT INTO nowhere VALUES (:value)"), {"value": "token-of-ann"})
+    assert "token-of-ann" not in str(caught.value)
+    with pytest.raises(StoreError) as refused:
+        Store.open("postgresql+psycopg://shoal@127.0.0.1:9/shoal?password=hidden&connect_timeout=1")
+    assert "hidden" not in refused.value.message
