@@ -36,4 +36,3 @@ class Deadline:
         return self.left() <= 0.0
 
 
-wall = now

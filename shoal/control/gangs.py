@@ -9,72 +9,32 @@ from __future__ import annotations
 import gzip
 import hmac
 import logging
-import struct
 import threading
 import time
-import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 from shoal._lib import clock
 from shoal._lib.backoff import delay
 from shoal.contract import Member, Roster, gang_secret
 from shoal.control import goods
+from shoal.control.known import Known
+from shoal.control.log_batch import read_batch
 from shoal.control.parts import BEAT_SECONDS, Parts, wake_queue
-from shoal.control.seating import launcher_of, members_of, roster_of
+from shoal.control.seating import launcher_of, roster_of
 from shoal.errors import BadSpec, DiskFull, GangOver, NotFound, NotSignedIn, OffsetGap, ShoalError, StoreError
 from shoal.job.gang import Verdict, can_spare, judge
 from shoal.job.life import Finished, Gone, JobRecord, Joined
 from shoal.job.reasons import Reason
 from shoal.job.states import State
 from shoal.launch.api import Place
-from shoal.storage.views import SAMPLES
-from shoal.store import Attempt
 
-LOG_PIECE = struct.Struct(">HQI")  # length of the name, offset, length of the packed data
-MOST_UNPACKED = 64 << 20  # bytes of one piece; a shepherd sends at most a few MiB
 LATE_LOGS = 3600.0  # seconds after its end in which a gang's last lines are still taken
 SETTLE_TRIES = 10
 
 log = logging.getLogger("shoal.control")
-
-
-@dataclass
-class _Known:
-    """What is remembered of one gang."""
-
-    attempt: Attempt
-    record: JobRecord
-    secret: str
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    newest: dict[str, int] = field(default_factory=dict)  # node, or "" for all → seq of the newest directive
-    roster: tuple[Roster, bytes] | None = None
-    members: dict[str, list[Member]] = field(default_factory=dict)  # of the roster, by node
-    over_at: float | None = None
-    ending: float | None = None  # the grace it was told to stop with
-    settling: threading.Lock = field(default_factory=threading.Lock)  # held by whoever puts its things away
-    noting: threading.Lock = field(default_factory=threading.Lock)  # around `newest`
-
-    def note(self, node: str, seq: int) -> None:
-        """Directives come from several threads: the newest is the largest, whoever speaks last."""
-        with self.noting:
-            self.newest[node] = max(seq, self.newest.get(node, 0))
-
-    @cached_property
-    def streams(self) -> frozenset[str]:
-        """The logs its shepherds may write."""
-        names = [member[0] for member in members_of(self.record, self.attempt.placement)]
-        return frozenset(names + [f"{name}{SAMPLES}" for name in names])
-
-    def __post_init__(self) -> None:
-        berths = sorted(self.attempt.placement, key=lambda berth: berth.slot.index)
-        self.gpus = {(berth.slot.role, berth.slot.index): berth.gpus for berth in berths}
-        self.node_gpus: dict[tuple[str, str], tuple[int, ...]] = defaultdict(tuple)
-        for berth in berths:
-            self.node_gpus[berth.slot.role, berth.node] += berth.gpus
 
 
 class Gangs:
@@ -87,7 +47,7 @@ class Gangs:
         self._parts = parts
         self._later = later
         self._store = parts.store
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, Known] = {}
         self._seen: dict[tuple[str, str], None] = {}
         self._heard = 0  # seq of the newest directive of any server
         self._lock = threading.Lock()
@@ -204,12 +164,12 @@ class Gangs:
         """Pieces of logs; the answer says where each stream continues."""
         known = self._look_up(key)
         ends: dict[str, int] = {}
-        for stream, offset, packed in _pieces(body):
+        for stream, offset, frames in read_batch(body):
             if stream not in known.streams:
                 raise BadSpec(f"the gang has no rank that writes a log {stream[:100]!r}")
             try:
                 ends[stream] = self._parts.logs.append(
-                    known.record.id, known.attempt.number, stream, offset, _unpack(packed), known.record.spec.log_limit
+                    known.record.id, known.attempt.number, stream, offset, frames, known.record.spec.log_limit
                 )
             except OffsetGap as gap:
                 ends[stream] = gap.expected
@@ -234,7 +194,7 @@ class Gangs:
         else:
             self._later(partial(self._settle_patiently, known))
 
-    def _settle_patiently(self, known: _Known) -> None:
+    def _settle_patiently(self, known: Known) -> None:
         """A database that is away for a moment is waited for; after that the control loop comes back to it."""
         for tries in range(SETTLE_TRIES):
             try:
@@ -246,7 +206,7 @@ class Gangs:
             if not known.settling.acquire(blocking=False):
                 return
 
-    def _settle(self, known: _Known) -> None:
+    def _settle(self, known: Known) -> None:
         try:
             if known.over_at is not None:
                 return
@@ -308,7 +268,7 @@ class Gangs:
                 self._known.pop(key, None)
                 self._parts.bell.drop(f"gang:{key}")
 
-    def _look_up(self, key: str) -> _Known:
+    def _look_up(self, key: str) -> Known:
         known = self._known.get(key)
         if known is None:
             try:
@@ -318,10 +278,10 @@ class Gangs:
                 raise GangOver(f"there is no gang {key}; end your processes and leave", key=key) from None
             secret = gang_secret(self._store.server_secret(), key)
             with self._lock:
-                known = self._known.setdefault(key, _Known(attempt, record, secret, over_at=attempt.ended_at))
+                known = self._known.setdefault(key, Known(attempt, record, secret, over_at=attempt.ended_at))
         return known
 
-    def _complete(self, known: _Known) -> None:
+    def _complete(self, known: Known) -> None:
         key = known.attempt.key
         with known.lock:
             if known.attempt.complete_at is None:
@@ -333,7 +293,7 @@ class Gangs:
         self._parts.bell.ring(f"gang:{key}")
         self._ring_job(known)
 
-    def _roster(self, known: _Known) -> tuple[Roster, bytes]:
+    def _roster(self, known: Known) -> tuple[Roster, bytes]:
         with known.lock:
             if known.roster is None or known.roster[0].version != known.attempt.roster_version:
                 key = known.attempt.key
@@ -346,7 +306,7 @@ class Gangs:
                     known.members[member.node].append(member)
             return known.roster
 
-    def _place(self, known: _Known, member: Member) -> Place:
+    def _place(self, known: Known, member: Member) -> Place:
         """Where a member sits, and the secret it shows its peers (not the one its shepherd shows the server)."""
         return Place(
             job=known.record.id,
@@ -357,7 +317,7 @@ class Gangs:
             secret=gang_secret(known.secret, "peers"),
         )
 
-    def _judge(self, known: _Known) -> None:
+    def _judge(self, known: Known) -> None:
         """Applies the rules of the roles to the gang as it stands. The caller holds the gang's lock."""
         key = known.attempt.key
         record = self._store.job(known.record.id)
@@ -370,13 +330,13 @@ class Gangs:
         elif verdict.done or verdict.failed:
             self._finish(known, verdict)
 
-    def _finish(self, known: _Known, verdict: Verdict) -> None:
+    def _finish(self, known: Known, verdict: Verdict) -> None:
         event = Finished(verdict.failed or Reason.COMPLETED, verdict.message, verdict.exit_code)
         record = self._store.advance(known.record.id, event, clock.now(), attempt=known.attempt.number)
         if record.state is State.STOPPING and record.attempt == known.attempt.number:
             self.end(record)
 
-    def _drop(self, known: _Known, names: list[str]) -> None:
+    def _drop(self, known: Known, names: list[str]) -> None:
         for name in names:
             self._store.set_rank(known.attempt.key, name, state="gone")
             self._note(known, "rank_gone", f"{name} is gone; its role goes on without it")
@@ -384,7 +344,7 @@ class Gangs:
             self._new_roster(known)
             self.direct(known.attempt.key, "roster", {"version": known.attempt.roster_version})
 
-    def _restart(self, known: _Known, names: list[str]) -> None:
+    def _restart(self, known: Known, names: list[str]) -> None:
         ranks = {rank.name: rank for rank in self._store.ranks(known.attempt.key)}
         for name in names:
             rank = ranks[name]
@@ -396,12 +356,12 @@ class Gangs:
         if names:
             self.direct(known.attempt.key, "roster", {"version": known.attempt.roster_version})
 
-    def _new_roster(self, known: _Known) -> None:
+    def _new_roster(self, known: Known) -> None:
         self._store.bump_roster(known.attempt.key)
         known.attempt = self._store.attempt(known.attempt.key)
         known.roster = None
 
-    def _note(self, known: _Known, kind: str, message: str) -> None:
+    def _note(self, known: Known, kind: str, message: str) -> None:
         self._store.add_event(known.record.id, kind, Reason.RUNNING.code, message, {}, clock.now())
 
     def _put_outputs_away(self, record: JobRecord) -> None:
@@ -421,27 +381,5 @@ class Gangs:
             message = f"{count} files copied to {record.spec.outputs}"
             self._store.add_event(record.id, "outputs", Reason.COMPLETED.code, message, {"files": count}, clock.now())
 
-    def _ring_job(self, known: _Known) -> None:
+    def _ring_job(self, known: Known) -> None:
         self._parts.bell.ring(f"job:{known.record.id}")
-
-
-def _pieces(body: bytes) -> Iterator[tuple[str, int, bytes]]:
-    at, size = 0, len(body)
-    while at < size:
-        if at + LOG_PIECE.size > size:
-            raise BadSpec("a log batch ends in the middle of a header; send it again whole")
-        name_length, offset, length = LOG_PIECE.unpack_from(body, at)
-        at += LOG_PIECE.size
-        if at + name_length + length > size:
-            raise BadSpec("a log batch ends in the middle of a piece; send it again whole")
-        name = body[at : at + name_length].decode()
-        yield name, offset, body[at + name_length : at + name_length + length]
-        at += name_length + length
-
-
-def _unpack(packed: bytes) -> bytes:
-    unpacker = zlib.decompressobj()
-    data = unpacker.decompress(packed, MOST_UNPACKED)
-    if unpacker.unconsumed_tail or not unpacker.eof:
-        raise BadSpec("a log piece is not whole or unpacks to more than 64 MiB; send smaller pieces")
-    return data

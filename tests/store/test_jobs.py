@@ -22,15 +22,9 @@ names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True)
 moments = st.none() | st.floats(0, 4e9)
 counts = st.integers(1, 50) | st.tuples(st.integers(1, 5), st.integers(5, 50)).map(lambda c: f"{c[0]}..{c[1]}")
 resources = st.fixed_dictionaries(
-    {},
-    optional={
-        "cpu": st.floats(0.01, 4096),
-        "memory": st.integers(1 << 20, 1 << 46),
-        "gpu": st.integers(0, 64),
-        "gpu_type": names,
-        "cpu_quota": st.booleans(),
-    },
-)
+    {"cpu": st.floats(0.01, 4096), "gpu": st.integers(1, 64)},
+    optional={"memory": st.integers(1 << 20, 1 << 46), "gpu_type": names, "cpu_quota": st.booleans()},
+) | st.fixed_dictionaries({}, optional={"cpu": st.floats(0.01, 4096), "memory": st.integers(1 << 20, 1 << 46)})
 variables = st.dictionaries(st.from_regex(r"[A-RT-Z_][A-Z0-9_]{0,8}", fullmatch=True), texts, max_size=3)
 roles = st.dictionaries(
     names.filter(lambda name: name not in ("worker", "server")),
