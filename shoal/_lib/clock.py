@@ -34,5 +34,3 @@ class Deadline:
 
     def over(self) -> bool:
         return self.left() <= 0.0
-
-

@@ -11,7 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from shoal._lib.clock import wall
+from shoal._lib.clock import now
 from shoal.home import write_private
 
 CACHE_VARIABLE = "SHOAL_CACHE"
@@ -50,7 +50,7 @@ class Digests:
         return digests
 
     def note(self, path: str, status: os.stat_result, digests: list[str]) -> None:
-        if max(status.st_mtime, status.st_ctime) < wall() - SETTLED_SECONDS:
+        if max(status.st_mtime, status.st_ctime) < now() - SETTLED_SECONDS:
             self._kept[path] = [_marks(status), digests]
 
     def save(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping
 from datetime import UTC
 from typing import Any, NamedTuple
 
-from shoal._lib.clock import wall
+from shoal._lib.clock import now
 from shoal._lib.quantities import parse_duration
 from shoal.client.http import Api
 from shoal.errors import BadSpec
@@ -72,7 +72,7 @@ def since_seconds(since: float | str | None) -> float | None:
     from datetime import datetime
 
     try:
-        return wall() - parse_duration(since)
+        return now() - parse_duration(since)
     except ValueError:
         pass  # then it must be a time
     try:

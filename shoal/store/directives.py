@@ -37,7 +37,7 @@ class Directives(Part):
         """Tells a node, or all of the gang; the directive's number. NotFound."""
         with self._database.write() as connection:
             check_attempt(connection, key)
-            return write_directive(connection, key, node, kind, data, clock.wall() if now is None else now)
+            return write_directive(connection, key, node, kind, data, clock.now() if now is None else now)
 
     def directives(self, key: str, node: str, after: int) -> list[dict[str, Any]]:
         """What the node was told past `after`, in order."""
