@@ -55,6 +55,10 @@ class Home:
     def server_log(self) -> Path:
         return self.root / "server.log"
 
+    def log_size(self) -> int:
+        """Bytes of the server's log by now; 0 before there is one."""
+        return self.server_log.stat().st_size if self.server_log.exists() else 0
+
     @property
     def lock_file(self) -> Path:
         return self.root / "server.lock"

@@ -8,6 +8,7 @@ from statistics import median
 
 from shoal.bench import torchrun
 from shoal.bench.figure import Figure, Target
+from shoal.bench.pairs import measure
 from shoal.bench.site import Site, site
 
 PAIRS = 7
@@ -20,18 +21,10 @@ def launch_pytorch() -> list[Figure]:
         script = running.lay_out("first_line.py")
         torchrun.first_line_ms(script)  # both once, so that the files are in memory
         _one(running, script)
-        ours, theirs = [], []
-        for number in range(PAIRS):
-            if number % 2:
-                theirs.append(torchrun.first_line_ms(script))
-                ours.append(_one(running, script))
-            else:
-                ours.append(_one(running, script))
-                theirs.append(torchrun.first_line_ms(script))
-    ratio = median(mine / other for mine, other in zip(ours, theirs, strict=True))
-    peer = f"torchrun {median(theirs):.0f} ms"
-    note = f"ours {median(ours):.0f} ms, {PAIRS} pairs"
-    return [Figure("launch.pytorch", ratio, Target("≤", 1.0, "×"), peer, note)]
+        pairs = measure(PAIRS, lambda: _one(running, script), lambda: torchrun.first_line_ms(script))
+    peer = f"torchrun {median(pairs.theirs):.0f} ms"
+    note = f"ours {median(pairs.ours):.0f} ms, {pairs.spread}"
+    return [Figure("launch.pytorch", pairs.ratio, Target("≤", 1.0, "×"), peer, note)]
 
 
 def _one(running: Site, script: Path) -> float:

@@ -1,8 +1,4 @@
-"""What supervision costs a training: steps a second of one DDP script under Shoal and under torchrun, in turn.
-
-The ratio of each pair is taken by itself and the pairs begin with either side in turn, so that what the machine does
-besides hits both alike.
-"""
+"""What supervision costs a training: steps a second of one DDP script under Shoal and under torchrun, in turn."""
 
 from __future__ import annotations
 
@@ -11,6 +7,7 @@ from statistics import median
 
 from shoal.bench import torchrun
 from shoal.bench.figure import Figure, Target
+from shoal.bench.pairs import measure
 from shoal.bench.site import Site, site
 from shoal.errors import ShoalError
 
@@ -24,18 +21,10 @@ def steps_ddp() -> list[Figure]:
     torchrun.check_torch()
     with site() as running:
         script = running.lay_out("ddp.py")
-        ours, theirs = [], []
-        for number in range(PAIRS):
-            if number % 2:
-                theirs.append(_torchrun(script))
-                ours.append(_shoal(running, script))
-            else:
-                ours.append(_shoal(running, script))
-                theirs.append(_torchrun(script))
-    ratio = median(mine / other for mine, other in zip(ours, theirs, strict=True))
-    peer = f"torchrun {median(theirs):.1f} steps/s"
-    note = f"ours {median(ours):.1f} steps/s, {PAIRS} pairs"
-    return [Figure("steps.ddp", ratio, Target("≥", 0.99, "×"), peer, note)]
+        pairs = measure(PAIRS, lambda: _shoal(running, script), lambda: _torchrun(script))
+    peer = f"torchrun {median(pairs.theirs):.1f} steps/s"
+    note = f"ours {median(pairs.ours):.1f} steps/s, {pairs.spread}"
+    return [Figure("steps.ddp", pairs.ratio, Target("≥", 0.99, "×"), peer, note)]
 
 
 def _arguments() -> list[str]:

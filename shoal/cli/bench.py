@@ -14,9 +14,8 @@ app = typer.Typer()
 DOORS = Catalogue("command", {"bench": "shoal.bench:main"}, {"bench": "dev"})
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@app.command()
 def bench(
-    ctx: typer.Context,
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME]…", help="Figures, or how their names begin.")
     ] = None,
@@ -29,5 +28,4 @@ def bench(
     shoal bench launch list --json
     """
     main = DOORS.load("bench")
-    arguments = [*(names or []), *ctx.args, *(["--json"] if as_json else [])]
-    raise typer.Exit(int(main(arguments) or 0))
+    raise typer.Exit(main(names or [], as_json))

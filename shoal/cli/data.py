@@ -44,7 +44,8 @@ def get(
     api = connect(start=False)
     found = find(job, api)
     with transfer_bar("fetching", quiet) as progress:
-        place = client.get(api, f"job://{found.id}/{path}", target or Path(f"{found.name}-{found.id}"), progress)
+        folder = target or Path(f"{found.name}-{found.id}")
+        place = client.get(api, f"job://{found.id}/{path}", f"{folder}/", progress)  # a single file goes into it, too
     print(place)
 
 

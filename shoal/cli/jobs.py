@@ -20,7 +20,13 @@ COLUMNS = ("id", "name", "state", "reason", "owner", "framework", "workers", "pr
 def jobs(
     state: Annotated[
         list[str] | None,
-        typer.Option("--state", "-s", metavar="STATE", help=f"Only in these states: {', '.join(STATES)}."),
+        typer.Option(
+            "--state",
+            "-s",
+            metavar="STATE",
+            help=f"Only in these states: {', '.join(STATES)}.",
+            autocompletion=lambda: list(STATES),
+        ),
     ] = None,
     mine: Annotated[bool, typer.Option("--mine", help="Only your own (an administrator sees everybody's).")] = False,
     every: Annotated[bool, typer.Option("--all", "-a", help="All of them, not only the newest.")] = False,

@@ -118,8 +118,10 @@ def clock(at: float | None) -> str:
 
 
 def advice(job: Mapping[str, Any]) -> str:
-    """What to do next, with the job's id where the advice says JOB: ready to be typed."""
-    return re.sub(r"\bJOB\b", str(job["id"]), str(job.get("advice") or ""))
+    """What to do next, with the job's id where the advice says JOB and the blamed rank for RANK: ready to be typed."""
+    blamed = re.match(r"[\w.-]+-\d+(?= on )", str(job.get("message") or ""))
+    text = str(job.get("advice") or "").replace(" --rank RANK", f" --rank {blamed[0]}" if blamed else "")
+    return re.sub(r"\bJOB\b", str(job["id"]), text)
 
 
 def percent(progress: float | None) -> str:

@@ -66,6 +66,8 @@ def server_start(
         print_json(asdict(running))
         return
     print(f"server {running.url}  pid {running.pid}  home {home.root}")
+    if running.fingerprint:
+        print(f"fingerprint {running.fingerprint}; others set it as SHOAL_FINGERPRINT")
     note(f"note: {here(start=False).request('GET', '/server')['identity_note']}")
 
 

@@ -116,6 +116,7 @@ def _running(home: Home, token: str | None) -> Api | None:
 
 
 def _start(home: Home, token: str | None) -> Api:
+    said = home.log_size()
     process = start_server(home)
     deadline = Deadline(START_SECONDS)
     while not deadline.over():
@@ -126,10 +127,10 @@ def _start(home: Home, token: str | None) -> Api:
         code = process.poll()
         if code is not None and code != ALREADY_RUNNING:
             raise ServerAway(
-                f"the embedded server ended with code {code} while starting; {_last_words(home)}", exit_code=code
+                f"the embedded server ended with code {code} while starting; {_last_words(home, said)}", exit_code=code
             )
         time.sleep(0.02)
-    raise ServerAway(f"the embedded server did not answer within {START_SECONDS:g} s; {_last_words(home)}")
+    raise ServerAway(f"the embedded server did not answer within {START_SECONDS:g} s; {_last_words(home, said)}")
 
 
 def _withdraw(home: Home, ours: Popen[bytes]) -> None:
@@ -146,10 +147,11 @@ def _bad_home(home: Home, wrong: OSError) -> ServerAway:
     )
 
 
-def _last_words(home: Home, lines: int = 15) -> str:
+def _last_words(home: Home, said: int, lines: int = 15) -> str:
+    """What was written behind the first `said` bytes: an earlier server's words explain nothing."""
     try:
         with home.server_log.open("rb") as log:
-            log.seek(max(0, log.seek(0, os.SEEK_END) - 16_384))
+            log.seek(max(said, log.seek(0, os.SEEK_END) - 16_384))
             text = log.read().decode("utf-8", "replace")
     except OSError as unreadable:
         return f"its log {home.server_log} cannot be read: {unreadable.strerror}"

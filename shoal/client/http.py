@@ -214,6 +214,12 @@ class Api:
         return {**own, **(more or {})}
 
     def _away(self, cause: Exception | None) -> ServerAway:
+        if cause is not None and "CERTIFICATE_VERIFY_FAILED" in str(cause):
+            return ServerAway(
+                f"no authority this machine trusts vouches for the certificate of {self.url} ({cause}); if it is"
+                " the server's own, set SHOAL_FINGERPRINT to the one 'shoal server status' shows on its machine",
+                url=self.url,
+            )
         slow = isinstance(cause, httpx.ReadTimeout)
         what = f"did not answer within {self.timeout:g} s" if slow else "does not answer"
         why = f" ({cause})" if cause is not None and str(cause) and not slow else ""

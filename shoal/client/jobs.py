@@ -5,6 +5,7 @@ Listing jobs imports nothing heavy, so that `shoal jobs` is quick: the specifica
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -80,7 +81,8 @@ class Job:
 
     @property
     def advice(self) -> str:
-        return str(self.data.get("advice") or "")
+        """What to do next, with the job's id where the server says JOB: ready to be typed."""
+        return re.sub(r"\bJOB\b", self.id, str(self.data.get("advice") or ""))
 
     @property
     def owner(self) -> str:

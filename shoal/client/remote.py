@@ -6,7 +6,9 @@ processes unpickle them, never the server. What rank 0 returns comes back as JSO
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import inspect
 import json
 import re
 import sys
@@ -16,8 +18,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
 
+from shoal.client.aio import AsyncJob
 from shoal.client.connect import current
 from shoal.client.jobs import Job
 from shoal.errors import BadSpec
@@ -36,7 +39,10 @@ _registry = threading.Lock()  # cloudpickle's list of modules is one for the who
 
 
 class RemoteFunction(Generic[P, R]):
-    """A function that runs as a job. Called, it waits and returns the result; `submit` returns the job at once."""
+    """A function that runs as a job. Called, it waits and returns the result; `submit` returns the job at once.
+
+    An `async def` stays one: calling it gives something to await.
+    """
 
     def __init__(self, function: Callable[P, R], api: Api | None, keys: dict[str, Any]) -> None:
         functools.update_wrapper(self, function)
@@ -45,8 +51,17 @@ class RemoteFunction(Generic[P, R]):
         self._keys = keys
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        if inspect.iscoroutinefunction(self._function):
+            return cast(R, self._awaited(*args, **kwargs))
         result: R = self.submit(*args, **kwargs).result()
         return result
+
+    async def asubmit(self, *args: P.args, **kwargs: P.kwargs) -> AsyncJob:
+        """The job at once, for asynchronous programs."""
+        return AsyncJob(await asyncio.to_thread(self.submit, *args, **kwargs))
+
+    async def _awaited(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        return await (await self.asubmit(*args, **kwargs)).result()
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         from shoal.client.draft import draft

@@ -3,6 +3,8 @@
 This file travels with the function: standard library only, any Python 3.9 or newer.
 """
 
+import asyncio
+import inspect
 import json
 import os
 import pickle
@@ -19,6 +21,8 @@ def main() -> None:
         sys.exit(f"{about['function']} was sent from Python {theirs}, this is {ours}; name that one with environment=")
     function, args, kwargs = load()
     value = function(*args, **kwargs)
+    if inspect.iscoroutine(value):
+        value = asyncio.run(value)
     if os.environ.get("SHOAL_ROLE", "worker") == "worker" and os.environ.get("SHOAL_RANK", "0") == "0":
         keep(about["function"], value)
 

@@ -113,7 +113,7 @@ class Desk:
             "id": record.id,
             "state": record.state.value,
             "rule": record.reason.code,
-            "message": record.message or f"it is {record.state}",
+            "message": record.message or f"it {'has' if record.state is State.SUCCEEDED else 'is'} {record.state}",
             "advice": record.reason.advice,
             "position": None,
             "before": [],

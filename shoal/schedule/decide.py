@@ -13,7 +13,7 @@ from shoal._lib.quantities import format_size
 from shoal.errors import DoesNotFit
 from shoal.job.nodes import Node, Placement
 from shoal.job.plan import Slot
-from shoal.schedule.fit import Room, check_possible, place, rooms
+from shoal.schedule.fit import Room, asked_for, check_possible, place, rooms
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +73,7 @@ def _explain(waiting: Waiting, nodes: list[Node], free: dict[str, Room]) -> Why:
     except DoesNotFit as impossible:
         return Why("impossible", f"cannot start on the nodes there are: {impossible.message}")
     needed = [slot for slot in waiting.slots if slot.needed]
-    cpu = sum(slot.resources.cpu or 0.0 for slot in needed)
-    memory = sum(slot.resources.memory or 0 for slot in needed)
-    gpu = sum(slot.resources.gpu for slot in needed)
-    wants = f"{len(needed)} processes with {cpu:g} CPUs, {format_size(memory)}, {gpu} GPUs"
+    wants = f"{asked_for(needed)} for {len(needed)} {'process' if len(needed) == 1 else 'processes'}"
     return Why("no_room", f"waits for room: it needs {wants}; free now: {_free(free.values())}")
 
 

@@ -156,13 +156,22 @@ def _too_large(slots: list[Slot], nodes: list[Node]) -> str:
             return f"{slot.role} asks for {asked.gpu} GPUs{kind}"
         if slot.labels and all(any(node.labels.get(k) != v for k, v in slot.labels) for node in nodes):
             return f"{slot.role} asks for a node labelled {', '.join(f'{k}={v}' for k, v in slot.labels)}"
-    cpu = sum(slot.resources.cpu or 0 for slot in slots)
-    memory = sum(slot.resources.memory or 0 for slot in slots)
-    gpu = sum(slot.resources.gpu for slot in slots)
     apart = ", kept apart by role" if any(slot.apart for slot in slots) else ""
-    return (
-        f"the {len(slots)} processes together ask for {cpu:g} CPUs, {format_size(memory)} of memory, {gpu} GPUs{apart}"
-    )
+    return f"the {len(slots)} processes together ask for {asked_for(slots)}{apart}"
+
+
+def asked_for(slots: Iterable[Slot]) -> str:
+    """What they ask for in all, in words; what nobody asks for is left out."""
+    every = list(slots)
+    cpu = sum(slot.resources.cpu or 0.0 for slot in every)
+    memory = sum(slot.resources.memory or 0 for slot in every)
+    gpu = sum(slot.resources.gpu for slot in every)
+    words = [
+        f"{cpu:g} CPUs" if cpu else "",
+        f"{format_size(memory)} of memory" if memory else "",
+        f"{gpu} GPUs" if gpu else "",
+    ]
+    return ", ".join(filter(None, words)) or "a share of the node"
 
 
 def describe(nodes: Iterable[Node]) -> str:

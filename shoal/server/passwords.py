@@ -41,7 +41,7 @@ def check_password(password: str, known_hash: str | None) -> None:
 
 
 def wrong_password() -> NotSignedIn:
-    return NotSignedIn("the name or the password is wrong; ask an administrator to set it with 'shoal user add'")
+    return NotSignedIn("the name or the password is wrong; an administrator can help: 'shoal token new --for NAME'")
 
 
 def _hasher() -> PasswordHasher:

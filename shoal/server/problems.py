@@ -108,9 +108,10 @@ def _refused(wrong: HTTPException) -> ShoalError:
 
 
 def _unreadable(faults: Sequence[Any]) -> BadRequest:
-    problems = [
-        {"field": ".".join(str(part) for part in fault["loc"]), "message": str(fault["msg"])} for fault in faults[:20]
+    said = [
+        (".".join(map(str, fault["loc"])), str(fault["msg"]).removeprefix("Value error, ")) for fault in faults[:20]
     ]
+    problems = [{"field": field, "message": message} for field, message in said]
     lines = "; ".join(f"{problem['field']}: {problem['message']}" for problem in problems)
     return BadRequest(f"the request cannot be read: {lines}", problems=problems)
 

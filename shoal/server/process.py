@@ -34,6 +34,7 @@ def start(home: Home, options: Mapping[str, Any] | None = None) -> ServerNote:
     running = status(home)
     if running is not None:
         raise ServerRunning(running.url, running.pid)
+    said = home.log_size()
     child = _spawn(home, options or {})
     deadline = Deadline(START_SECONDS)
     while not deadline.over():
@@ -41,10 +42,10 @@ def start(home: Home, options: Mapping[str, Any] | None = None) -> ServerNote:
         if note is not None and answers(note):
             return note
         if child.poll() is not None:
-            raise _died(home, child.returncode)
+            raise _died(home, child.returncode, said)
         time.sleep(0.02)
     child.terminate()
-    raise ServerAway(f"the server did not answer within {START_SECONDS:.0f} s; {_last_lines(home.server_log)}")
+    raise ServerAway(f"the server did not answer within {START_SECONDS:.0f} s; {_last_lines(home.server_log, said)}")
 
 
 def stop(home: Home) -> ServerNote | None:
@@ -134,17 +135,18 @@ def _note_of(home: Home, pid: int) -> ServerNote | None:
     return note if note is not None and note.pid == pid else None
 
 
-def _died(home: Home, code: int) -> ServerAway | ServerRunning:
+def _died(home: Home, code: int, said: int) -> ServerAway | ServerRunning:
     running = status(home)
     if code == ALREADY and running is not None:
         return ServerRunning(running.url, running.pid)
-    return ServerAway(f"the server ended with status {code} while starting; {_last_lines(home.server_log)}")
+    return ServerAway(f"the server ended with status {code} while starting; {_last_lines(home.server_log, said)}")
 
 
-def _last_lines(path: Path) -> str:
+def _last_lines(path: Path, said: int) -> str:
+    """What was written behind the first `said` bytes: an earlier server's words explain nothing."""
     try:
         with path.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - 16_384))
+            file.seek(max(said, file.seek(0, os.SEEK_END) - 16_384))
             lines = file.read().decode("utf-8", "replace").splitlines()[-LAST_LINES:]
     except FileNotFoundError:
         return f"{path} does not exist"

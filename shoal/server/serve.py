@@ -54,8 +54,8 @@ def serve(home: Home, flags: Mapping[str, Any]) -> None:
         settings = read_settings(home, flags)
         open_journal(home.server_log)
         _allow_many_files()
-        certificate = choose_certificate(home, settings.server)
         listener = listen(settings.server.host, settings.server.port, home)
+        certificate = choose_certificate(home, settings.server)
         service = build_service(home, settings, listener.url(certificate is not None), certificate)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_run(service, listener, certificate))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.cli.output import age, duration_of, percent, print_facts, print_table, printable
+from shoal.cli.output import advice, age, duration_of, percent, print_facts, print_table, printable
 from shoal.cli.progress import progress_text
 
 
@@ -39,3 +39,11 @@ def test_progress_shows_the_fraction_and_the_numbers() -> None:
     said = {"done": 3, "total": 10, "fraction": 0.3, "loss": 0.123456, "epoch": 2, "grad": "nan"}
     assert progress_text(said) == "30% loss=0.1235 epoch=2 grad=nan"
     assert progress_text({}) == progress_text(None) == ""
+
+
+def test_advice_names_the_job_and_the_rank_to_look_at() -> None:
+    job = {"id": "abc1", "advice": "Read it with 'shoal logs JOB --rank RANK --tail 50'."}
+    assert advice({**job, "message": "worker-1 on local exited with 7"}) == (
+        "Read it with 'shoal logs abc1 --rank worker-1 --tail 50'."
+    )
+    assert advice(job) == "Read it with 'shoal logs abc1 --tail 50'."

@@ -196,7 +196,7 @@ def test_what_a_job_wrote_is_fetched_also_of_a_failed_one(served: Shoal, folder:
     assert ran.code == 0, ran.err
     assert (tmp_path / "got" / "out-0.txt").read_text() == "done"
     assert served("get", job, str(tmp_path / "one"), "--path", "out-0.txt").code == 0
-    assert (tmp_path / "one").read_text() == "done"
+    assert (tmp_path / "one" / "out-0.txt").read_text() == "done"
 
 
 def test_data_goes_up_is_listed_comes_back_and_goes_away(served: Shoal, folder: Path, tmp_path: Path) -> None:

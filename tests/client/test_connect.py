@@ -100,9 +100,12 @@ def test_a_server_that_dies_while_starting_shows_its_last_lines(home: Home, monk
     monkeypatch.setattr(
         sys, "executable", str(stand_in(home, "import sys; print('the database is read-only'); sys.exit(7)"))
     )
+    home.create()
+    home.server_log.write_text("what an earlier server said\n")
     with pytest.raises(ServerAway, match=r"ended with code 7 while starting.*\n.*the database is read-only") as caught:
         connect()
     assert caught.value.facts["exit_code"] == 7
+    assert "an earlier server" not in caught.value.message
 
 
 def test_the_second_of_two_that_start_at_once_waits_for_the_first(

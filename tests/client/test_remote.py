@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import importlib
 import json
 import os
@@ -153,3 +154,30 @@ def test_calling_waits_and_returns_the_result(monkeypatch: pytest.MonkeyPatch) -
     function = shoal.remote(workers=2)(add)
     monkeypatch.setattr(function, "submit", lambda *args, **kwargs: Done())
     assert function(1) == 5
+
+
+def test_a_coroutine_function_is_run_to_its_end(api: Api, accepting: Chunkery, tmp_path: Path) -> None:
+    async def later(x: int) -> int:
+        return x + 1
+
+    shoal.remote(api=api)(later).submit(4)
+    folder = unpacked(accepting, tmp_path)
+    done = ran(folder)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((folder / "result.json").read_text()) == 5
+
+
+def test_a_coroutine_function_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def later(x: int) -> int:
+        return x
+
+    class Done:
+        async def result(self) -> Any:
+            return 5
+
+    async def submitted(*_: Any, **__: Any) -> Done:
+        return Done()
+
+    function = shoal.remote(workers=2)(later)
+    monkeypatch.setattr(function, "asubmit", submitted)
+    assert asyncio.run(function(1)) == 5

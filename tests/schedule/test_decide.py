@@ -161,3 +161,9 @@ def _check_capacity(nodes: list[Node], held: list[Placement]) -> None:
 def test_small_processes_leave_room_for_the_large_of_their_gang() -> None:
     roles = {"worker": {"count": 2, "resources": {"gpu": 1}}, "chief": {"count": 2, "resources": {"gpu": 3}}}
     check_possible(slots(roles=roles), [node("a", gpus=4), node("b", gpus=4)])
+
+
+def test_what_a_job_waits_for_is_said_without_what_it_does_not_ask_for() -> None:
+    running = decide([Waiting("r", slots(resources={"cpu": 2}))], [node()], []).starts[0].placement
+    message = decide([Waiting("j", slots(resources={"cpu": 1}))], [node()], [running]).why["j"].message
+    assert message.startswith("waits for room: it needs 1 CPUs for 1 process; free now: 0 CPUs")

@@ -81,6 +81,15 @@ def test_the_fingerprint_stays_the_same_over_a_restart(home: Home) -> None:
     assert (first.fingerprint, first.url) == (second.fingerprint, second.url)
 
 
+@pytest.mark.real
+def test_a_start_that_fails_for_its_host_leaves_the_pinned_certificate(home: Home) -> None:
+    pinned = process.start(home, {"host": "0.0.0.0"}).fingerprint
+    process.stop(home)
+    with pytest.raises(ServerAway, match="not an address of this machine"):
+        process.start(home, {"host": "999.1.1.1"})
+    assert fingerprint_of((home.root / "tls" / "cert.pem").read_text()) == pinned
+
+
 def signed_by_an_authority(folder: Path) -> tuple[Path, Path]:
     """A certificate for shoal.example of an authority nobody here knows."""
     from datetime import UTC, datetime, timedelta

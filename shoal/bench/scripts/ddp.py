@@ -1,5 +1,6 @@
 """A small model under DistributedDataParallel; rank 0 says how many steps a second it makes after the warm-up."""
 
+import os
 import sys
 import time
 
@@ -33,3 +34,5 @@ def main() -> None:
 
 
 main()
+# torch 2.13 with gloo aborts in one interpreter exit of twenty ("terminate called without an active exception").
+os._exit(0)
