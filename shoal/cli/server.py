@@ -34,6 +34,7 @@ def server_start(
     memory: Annotated[str | None, _option("--memory", "SIZE", "Per node; counted if left out.")] = None,
     gpus: Annotated[str | None, _option("--gpus", "COUNT", "Per node; counted if left out.")] = None,
     shares: Annotated[str | None, _option("--shares", "COUNT", "Processes that ask for no CPU, per node.")] = None,
+    labels: Annotated[str | None, _option("--labels", "K=V,…", "Of every node: rack=r1,disk=ssd.")] = None,
     engine: Annotated[str | None, _option("--engine", "NAME", "For jobs that name none.")] = None,
     database: Annotated[str | None, _option("--database", "URL", "SQLite under SHOAL_HOME if left out.")] = None,
     tls_cert: Annotated[Path | None, _option("--tls-cert", "FILE", "Certificate, PEM.")] = None,
@@ -53,7 +54,7 @@ def server_start(
     from shoal.server.settings import read_settings
 
     numbers = {"port": port, "nodes": nodes, "cpus": cpus, "memory": memory, "gpus": gpus, "shares": shares}
-    names = {"host": host, "engine": engine, "database": database}
+    names = {"host": host, "labels": labels, "engine": engine, "database": database}
     safety = {"tls_cert": _absolute(tls_cert), "tls_key": _absolute(tls_key), "behind_proxy": behind_proxy or None}
     given = {**numbers, **names, **safety}
     options = {name: value for name, value in given.items() if value is not None}

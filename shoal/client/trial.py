@@ -80,6 +80,7 @@ def trial(spec: JobSpec, machine: Machine) -> JobSpec:
         "engine": None,
         "labels": {},
         "key": None,
+        "outputs": None,  # a trial leaves nothing where results are looked for
     }
     return spec.model_copy(update=changes)
 

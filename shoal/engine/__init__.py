@@ -3,9 +3,6 @@
 from shoal.catalogue import Catalogue
 from shoal.engine.api import Can, Engine, Gang, Liveness, Sight
 
-ENGINES = Catalogue(
-    "engine",
-    {"local": "shoal.engine.local:LocalEngine", "simulated": "shoal.engine.simulated:SimulatedEngine"},
-)
+ENGINES = Catalogue("engine", {"local": "shoal.engine.local:LocalEngine"})
 
 __all__ = ["ENGINES", "Can", "Engine", "Gang", "Liveness", "Sight"]

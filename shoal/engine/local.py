@@ -66,10 +66,11 @@ class LocalEngine:
         memory: int | None = None,
         gpus: int | None = None,
         shares: int | None = None,
+        labels: Mapping[str, str] | None = None,
     ) -> None:
         home.create()
         self.can = Can(shared_folder=True, pretend=nodes > 1 or gpus is not None)
-        self._nodes = present(nodes, cpus=cpus, memory=memory, gpus=gpus, shares=shares)
+        self._nodes = present(nodes, cpus=cpus, memory=memory, gpus=gpus, shares=shares, labels=labels)
         self._home = home
         self._identity = home.identity()
         self._environment = {name: os.environ[name] for name in contract.INHERITED if name in os.environ}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Mapping
 from ipaddress import IPv4Address
 
 from shoal.engine import gpus as cards
@@ -25,10 +26,12 @@ def present(
     memory: int | None = None,
     gpus: int | None = None,
     shares: int | None = None,
+    labels: Mapping[str, str] | None = None,
 ) -> tuple[Node, ...]:
     """The nodes. What is given is what each node has; what is left out is the machine's, divided among them.
 
-    GPUs given by number are pretended. BadSpec for a number that no machine has.
+    GPUs given by number are pretended. Every node is also labelled `node=<its name>`. BadSpec for a number that no
+    machine has.
     """
     for name, value, least in (("nodes", count, 1), ("cpus", cpus, 0.01), ("memory", memory, 1), ("gpus", gpus, 0)):
         if value is not None and value < least:
@@ -36,17 +39,19 @@ def present(
     each_cpus = machine.cpus() / count if cpus is None else float(cpus)
     each_memory = machine.memory() // count if memory is None else memory
     cards_of = _share_out(count, gpus)
+    names = [NAME] if count == 1 else [f"{NAME}-{i}" for i in range(count)]
     return tuple(
         Node(
-            name=NAME if count == 1 else f"{NAME}-{i}",
+            name=name,
             address=_address(i, count),
             cpus=each_cpus,
             memory=each_memory,
             gpus=cards_of[i],
             engine=NAME,
+            labels={**(labels or {}), "node": name},
             shares=max(_LEAST_SHARES, int(_SHARES_PER_CPU * each_cpus)) if shares is None else shares,
         )
-        for i in range(count)
+        for i, name in enumerate(names)
     )
 
 

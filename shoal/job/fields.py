@@ -6,7 +6,17 @@ import re
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, StrictStr, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    ValidationInfo,
+    model_validator,
+)
 
 from shoal._lib.quantities import parse_duration, parse_size
 from shoal.job import bounds
@@ -14,6 +24,14 @@ from shoal.job.bounds import Bound
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _KEY_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+# The context for reading back what was accepted once: rules between keys that came later do not make it unreadable.
+STORED: dict[str, Any] = {"stored": True}
+
+
+def is_stored(info: ValidationInfo) -> bool:
+    return bool(info.context and info.context.get("stored"))
 
 
 class Frozen(BaseModel):
@@ -156,7 +174,9 @@ class Resources(Frozen):
     cpu_quota: StrictBool = Field(False, description="make cpu a hard cap")
 
     @model_validator(mode="after")
-    def _agree(self) -> Resources:
+    def _agree(self, info: ValidationInfo) -> Resources:
+        if is_stored(info):
+            return self
         if self.gpu_type and not self.gpu:
             raise ValueError(f"gpu_type {self.gpu_type!r} needs GPUs: give gpu as well, for example gpu: 1")
         if self.cpu_quota and self.cpu is None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from shoal.job.fields import Resources
+from shoal.job.fields import STORED, Resources
 from shoal.job.plan import Slot
 
 
@@ -66,7 +66,9 @@ def placement_to_json(placement: Iterable[Berth]) -> str:
 def placement_from_json(text: str) -> Placement:
     return tuple(
         Berth(
-            Slot(raw["role"], raw["index"], Resources.model_validate(raw["resources"])), raw["node"], tuple(raw["gpus"])
+            Slot(raw["role"], raw["index"], Resources.model_validate(raw["resources"], context=STORED)),
+            raw["node"],
+            tuple(raw["gpus"]),
         )
         for raw in json.loads(text)
     )

@@ -6,7 +6,7 @@ import re
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, StrictBool, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, StrictBool, ValidationError, ValidationInfo, model_validator
 
 from shoal.catalogue import nearest
 from shoal.errors import BadSpec
@@ -24,6 +24,7 @@ from shoal.job.fields import (
     Retries,
     Tags,
     Text,
+    is_stored,
 )
 from shoal.job.roles import CountField, Role, RoleSpec, parse_count
 
@@ -110,7 +111,9 @@ class JobSpec(Frozen):
     log_limit: LogLimit = Field(LOG_LIMIT, description="bytes of log kept per rank: the head and the tail")
 
     @model_validator(mode="after")
-    def _agree(self) -> JobSpec:
+    def _agree(self, info: ValidationInfo) -> JobSpec:
+        if is_stored(info):
+            return self
         own_commands = self.roles and all(role.command for role in self.roles.values())
         if self.script and self.command:
             raise ValueError("script and command contradict each other: give one of them")

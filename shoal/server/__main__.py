@@ -22,6 +22,7 @@ def _flags() -> argparse.ArgumentParser:
     parser.add_argument("--memory", help="memory per node, such as 16GiB")
     parser.add_argument("--gpus", type=int, help="GPUs per node")
     parser.add_argument("--shares", type=int, help="processes that ask for no CPU, per node")
+    parser.add_argument("--labels", metavar="K=V,…", help="labels of every node, such as rack=r1,disk=ssd")
     parser.add_argument("--engine", help="where jobs run that name no engine")
     parser.add_argument("--database", metavar="URL", help="sqlite:////… or postgresql+psycopg://…")
     parser.add_argument("--tls-cert", type=Path, metavar="FILE", help="certificate, PEM")

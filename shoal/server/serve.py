@@ -105,6 +105,7 @@ def _engine(home: Home, settings: ServerSettings) -> Engine:
         memory=settings.memory,
         gpus=settings.gpus,
         shares=settings.shares,
+        labels=settings.labels,
     )
 
 

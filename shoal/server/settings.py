@@ -26,7 +26,7 @@ from shoal._lib.quantities import parse_size
 from shoal.catalogue import nearest
 from shoal.errors import BadConfig
 from shoal.home import DATABASE_VARIABLE, Home
-from shoal.job.fields import Frozen, Name, Resources
+from shoal.job.fields import Frozen, Labels, Name, Resources
 
 DEFAULT_HOST = "127.0.0.1"
 SIZES = {
@@ -40,6 +40,16 @@ def _bytes(value: Any) -> Any:
     return parse_size(value) if isinstance(value, str) else value
 
 
+def _pairs(value: Any) -> Any:
+    """A table, or as a flag writes it: rack=r1,disk=ssd."""
+    if not isinstance(value, str):
+        return value
+    pairs = [pair.partition("=") for pair in value.split(",") if pair]
+    if not all(equals for _, equals, _ in pairs):
+        raise ValueError(f"{value!r} is not a list of labels; write for example rack=r1,disk=ssd")
+    return {name: item for name, _, item in pairs}
+
+
 class ServerSettings(Frozen):
     """The table [server]; each key is also a flag of `python -m shoal.server`."""
 
@@ -50,6 +60,9 @@ class ServerSettings(Frozen):
     memory: Annotated[int, BeforeValidator(_bytes), Field(gt=0)] | None = Field(None, description="per node")
     gpus: int | None = Field(None, ge=0, le=64, description="per node; counted when left out")
     shares: int | None = Field(None, ge=1, description="processes that ask for no CPU, per node")
+    labels: Annotated[Labels, BeforeValidator(_pairs)] = Field(
+        {}, description="of every node, for jobs that ask for them"
+    )
     engine: Name = Field("local", description="where jobs run that name no engine")
     database: str | None = Field(None, description="URL; SQLite under SHOAL_HOME when left out")
     tls_cert: Path | None = None

@@ -6,6 +6,7 @@ import json
 from functools import lru_cache
 from typing import Any
 
+from shoal.job.fields import STORED
 from shoal.job.nodes import Placement, placement_from_json
 from shoal.job.spec import JobSpec
 
@@ -32,7 +33,7 @@ def from_json(text: str) -> Any:
 
 @lru_cache(maxsize=1024)
 def read_spec(text: str) -> JobSpec:
-    return JobSpec.model_validate_json(text)
+    return JobSpec.model_validate_json(text, context=STORED)
 
 
 @lru_cache(maxsize=64)

@@ -31,3 +31,8 @@ def test_what_is_given_is_what_each_node_has() -> None:
 def test_a_machine_with_less_than_nothing_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(BadSpec, match="give at least that"):
         present(**wrong)  # type: ignore[arg-type]
+
+
+def test_nodes_carry_the_labels_they_are_given_and_their_own_name() -> None:
+    nodes = present(2, labels={"rack": "r1"})
+    assert [node.labels for node in nodes] == [{"rack": "r1", "node": "local-0"}, {"rack": "r1", "node": "local-1"}]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 
 from shoal.client.jobs import Job
-from tests.support.live import Live, eventually, processes_of, shepherd_of, signal_process
+from shoal.errors import ShoalError
+from tests.support.live import Live, eventually, live_server, processes_of, shepherd_of, signal_process
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
 
@@ -231,3 +233,12 @@ def test_a_role_that_continues_does_without_its_lost_rank(live: Live) -> None:
     os.kill(rank_pid(job, "worker-1"), signal.SIGKILL)
     live.wait_state(job, "succeeded")
     assert {rank["name"]: rank["state"] for rank in job.ranks} == {"worker-0": "ended", "worker-1": "gone"}
+
+
+def test_a_job_that_asks_for_a_labelled_node_runs_there(tmp_path: Path) -> None:
+    with live_server(tmp_path / "home", "--nodes", "2", "--cpus", "1", "--labels", "rack=r1") as live:
+        job = live.submit(["sh", "-c", "echo $SHOAL_NODE"], labels={"rack": "r1", "node": "local-1"}, resources=CPU)
+        live.wait_state(job, "succeeded")
+        assert live.lines(job) == ["local-1"]
+        with pytest.raises(ShoalError, match="rack=r9"):
+            live.submit(["true"], labels={"rack": "r9"}, resources=CPU)

@@ -68,3 +68,12 @@ def test_the_databases_variable_goes_before_the_file_and_behind_a_flag(
     monkeypatch.setenv("SHOAL_DATABASE", "sqlite:////variable.db")
     assert read_settings(home, {"database": None}).server.database == "sqlite:////variable.db"
     assert read_settings(home, {"database": "sqlite:////flag.db"}).server.database == "sqlite:////flag.db"
+
+
+def test_labels_are_a_table_in_the_file_and_pairs_in_a_flag(home: Home) -> None:
+    home.create()
+    home.config_file.write_text('[server]\nlabels = {rack = "r1"}\n')
+    assert read_settings(home, {}).server.labels == {"rack": "r1"}
+    assert read_settings(home, {"labels": "rack=r2,disk=ssd"}).server.labels == {"rack": "r2", "disk": "ssd"}
+    with pytest.raises(BadConfig, match="rack=r1,disk=ssd"):
+        read_settings(home, {"labels": "rack"})

@@ -304,3 +304,11 @@ def test_last_change_grows_with_every_change(store: Store) -> None:
 def test_specifications_are_read_again_by_the_model_that_wrote_them() -> None:
     spec = parse({"script": "a.py", "workers": "2..4", "resources": {"memory": "2GiB"}, "estimate": "20m"})
     assert JobSpec.model_validate_json(spec.model_dump_json()) == spec
+
+
+def test_what_was_accepted_once_stays_readable_when_rules_between_keys_are_tightened(store: Store) -> None:
+    """Today's rules refuse a GPU type without GPUs; a record of the time before must not break the loop."""
+    old = record()
+    unruly = old.spec.resources.model_copy(update={"gpu_type": "h200"})
+    stored, _ = store.submit(replace(old, spec=old.spec.model_copy(update={"resources": unruly})), None)
+    assert store.job(stored.id).spec.resources.gpu_type == "h200"
