@@ -78,9 +78,13 @@ def _json(figure: Figure) -> str:
 
 
 def _line(figure: Figure) -> str:
-    value = f"{figure.value:.4g} {figure.target.unit}"
+    value = f"{_digits(figure.value)} {figure.target.unit}"
     said = "; ".join(text for text in (figure.peer, figure.note) if text)
     return _row(figure.bench, value, str(figure.target), "ok" if figure.ok else "miss", said)
+
+
+def _digits(value: float) -> str:
+    return f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def _row(name: str, value: str, target: str, verdict: str, rest: str) -> str:

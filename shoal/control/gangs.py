@@ -13,6 +13,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,11 +26,12 @@ from shoal.control.log_batch import read_batch
 from shoal.control.parts import BEAT_SECONDS, Parts, wake_queue
 from shoal.control.seating import launcher_of, roster_of
 from shoal.errors import BadSpec, DiskFull, GangOver, NotFound, NotSignedIn, OffsetGap, ShoalError, StoreError
-from shoal.job.gang import Verdict, can_spare, judge
+from shoal.job.gang import RankEnd, RankLife, Verdict, aborted_after_end, can_spare, judge
 from shoal.job.life import Finished, Gone, JobRecord, Joined
 from shoal.job.reasons import Reason
 from shoal.job.states import State
 from shoal.launch.api import Place
+from shoal.store import RankRow
 
 LATE_LOGS = 3600.0  # seconds after its end in which a gang's last lines are still taken
 SETTLE_TRIES = 10
@@ -323,7 +325,7 @@ class Gangs:
         record = self._store.job(known.record.id)
         if record.attempt != known.attempt.number or record.state not in (State.STARTING, State.RUNNING):
             return  # the outcome is known: who ends now was told to
-        verdict = judge(known.record.spec.expand(), [rank.life() for rank in self._store.ranks(key)])
+        verdict = judge(known.record.spec.expand(), [_life(record, rank) for rank in self._store.ranks(key)])
         if verdict.restart or verdict.drop:
             self._drop(known, list(verdict.drop))
             self._restart(known, list(verdict.restart))
@@ -383,3 +385,11 @@ class Gangs:
 
     def _ring_job(self, known: Known) -> None:
         self._parts.bell.ring(f"job:{known.record.id}")
+
+
+def _life(record: JobRecord, rank: RankRow) -> RankLife:
+    """How a rank stands; a script whose interpreter aborted after it had ended has ended well."""
+    life = rank.life()
+    if record.spec.script is not None and life.end is not None and aborted_after_end(life.end):
+        return replace(life, end=RankEnd(exit_code=0, message="the interpreter aborted after the script had ended"))
+    return life

@@ -10,6 +10,8 @@ from shoal.job.roles import Role
 
 MOST_RESTARTS = 10  # of one rank within one attempt; more is a fault that a restart does not mend
 _CRASH_SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 11: "SIGSEGV"}
+_SIGABRT = 6
+_EXIT_ABORT = "terminate called without an active exception"
 _PORT_MARKS = ("EADDRINUSE", "Address already in use", "address already in use")
 _DISK_MARKS = ("No space left on device", "ENOSPC")
 
@@ -28,6 +30,16 @@ class RankEnd:
     @property
     def clean(self) -> bool:
         return self.exit_code == 0 and not self.failed_start
+
+
+def aborted_after_end(end: RankEnd) -> bool:
+    """Whether a Python script had ended well and the interpreter aborted on its way out.
+
+    gloo does that in a few runs of a hundred (torch 2.13): "terminate called …" from a thread of its own. Had the
+    script still run, the fault handler would have shown its frames behind that line.
+    """
+    _, found, after = end.tail.rpartition(_EXIT_ABORT)
+    return end.signal == _SIGABRT and bool(found) and 'File "' not in after
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,8 @@ SHARED_PATH = "@shared"
 INPUTS_PATH = "@inputs"
 OUTPUTS_PATH = "@outputs"
 
-# Python holds back what it prints into a pipe; a log must be live.
-DEFAULTS = {"PYTHONUNBUFFERED": "1"}
+# Python holds back what it prints into a pipe; a log must be live. And a native crash is to show where it happened.
+DEFAULTS = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
 
 
 def make(

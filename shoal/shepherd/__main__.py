@@ -36,6 +36,8 @@ def _work(task: Task, draining: bool) -> int:
     journal = Journal(place.log)
     if place.done.exists() or not _locked(place, draining):
         return 0
+    if place.killed.exists() and not draining:
+        return 0  # killed between our start and now, before we could be seen
     try:
         # One that was killed after it had started ranks has no successor: starting them twice would be worse.
         successor = draining or Events(place.events, journal).load()

@@ -28,6 +28,7 @@ class Place:
         self.lock = self._own("lock")
         self.drain_lock = self._own("drain.lock")
         self.done = self._own("done")
+        self.killed = Path(task.folder) / "killed"  # the engine has ended the gang: nobody starts any more
         self.log = self._own("log")
         self.events = self._own("events.jsonl")
         self.roster = self._own("roster.json")

@@ -242,3 +242,27 @@ def test_a_job_that_asks_for_a_labelled_node_runs_there(tmp_path: Path) -> None:
         assert live.lines(job) == ["local-1"]
         with pytest.raises(ShoalError, match="rack=r9"):
             live.submit(["true"], labels={"rack": "r9"}, resources=CPU)
+
+
+# What gloo does in a few runs of a hundred: the script has ended, then a thread of the library takes the process down.
+ABORT_AT_EXIT = """
+import ctypes, os
+libc = ctypes.CDLL(None)
+libc.__cxa_atexit(ctypes.cast(libc.abort, ctypes.c_void_p), None, None)
+print("done", flush=True)
+os.write(2, b"terminate called without an active exception\\n")
+"""
+ABORT_AT_WORK = """
+import os
+os.write(2, b"terminate called without an active exception\\n")
+os.abort()
+"""
+
+
+@pytest.mark.parametrize(("code", "state"), [(ABORT_AT_EXIT, "succeeded"), (ABORT_AT_WORK, "failed")])
+def test_an_abort_at_exit_is_no_failure_and_one_at_work_is(live: Live, tmp_path: Path, code: str, state: str) -> None:
+    (tmp_path / "train.py").write_text(code)
+    spec = {"script": "train.py", "in_place": True, "environment": sys.executable, "resources": CPU, "retries": 0}
+    job = Job(live.api, live.api.request("POST", "/jobs", json={"spec": spec, "in_place": str(tmp_path)}))
+    live.wait_state(job, "succeeded", "failed")
+    assert job.state == state, job.data

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.job.gang import MOST_RESTARTS, RankEnd, RankLife, can_spare, explain, judge
+from shoal.job.gang import MOST_RESTARTS, RankEnd, RankLife, aborted_after_end, can_spare, explain, judge
 from shoal.job.reasons import Reason
 from shoal.job.roles import Role
 from shoal.job.spec import parse
@@ -120,3 +120,21 @@ def test_how_a_rank_ended_gives_its_reason(end: RankEnd, reason: Reason) -> None
 )
 def test_the_exit_code_is_what_a_shell_would_give(end: RankEnd, code: int) -> None:
     assert judge(roles(), [rank("worker-0", end=end), rank("worker-1"), rank("server-0")]).exit_code == code
+
+
+@pytest.mark.parametrize(
+    ("tail", "signal", "well"),
+    [
+        ("accuracy 0.97\nterminate called without an active exception\n", 6, True),
+        ("terminate called without an active exception\nFatal Python error: Aborted\n  <no Python frame>\n", 6, True),
+        (
+            'terminate called without an active exception\nFatal Python error: Aborted\n  File "a.py"\n',
+            6,
+            False,
+        ),
+        ("terminate called without an active exception\n", 11, False),
+        ("something else\n", 6, False),
+    ],
+)
+def test_an_abort_after_the_script_had_ended_is_told_from_a_crash(tail: str, signal: int, well: bool) -> None:
+    assert aborted_after_end(RankEnd(signal=signal, tail=tail)) is well

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from shoal.server.door import LIMIT, limit_of
-from tests.server.conftest import Site
+from tests.server.conftest import Site, eventually
 
 pytestmark = pytest.mark.real
 
@@ -75,8 +75,12 @@ def test_an_unknown_address_and_a_wrong_method_are_problems_too(site: Site) -> N
 
 def test_requests_are_logged_as_json_lines_without_their_query(site: Site) -> None:
     site.root.get("/jobs?name=hidden")
-    lines = [json.loads(line) for line in site.home.server_log.read_text().splitlines() if line.startswith("{")]
-    found = [line for line in lines if line.get("path") == "/api/v1/jobs" and line["method"] == "GET"]
+
+    def logged() -> list[dict[str, object]]:
+        lines = [json.loads(line) for line in site.home.server_log.read_text().splitlines() if line.endswith("}")]
+        return [line for line in lines if line.get("path") == "/api/v1/jobs" and line["method"] == "GET"]
+
+    found = eventually(logged)  # the line is written behind the answer
     assert found[-1].keys() >= {"time", "method", "path", "status", "ms", "user"}
     assert (found[-1]["status"], found[-1]["user"]) == (200, site.root.get("/whoami").json()["name"])
 
