@@ -157,8 +157,9 @@ class Gangs:
         with known.lock:
             if self._store.rank_events(key, node, events, clock.now()):
                 self._ring_job(known)
-                if any(event["event"] != "started" for event in events):
-                    self._judge(known)
+            # Judged also when told again: a server may have died between taking the event down and judging it.
+            if any(event["event"] != "started" for event in events):
+                self._judge(known)
         acked = max((int(event["n"]) for event in events), default=0)
         return {"acked": acked, "directives": self.directives(key, node, int(body.get("seen", 0)))}
 

@@ -220,3 +220,11 @@ def test_what_is_remembered_of_a_gang_that_another_server_closed_is_forgotten(wo
     world.gangs.forget(set())
     assert not world.gangs.knows(key)
     world.gangs.check(key, world.secret(key))
+
+
+def test_an_end_that_was_written_down_but_not_judged_is_judged_when_told_again(world: World) -> None:
+    key = running(world)
+    event = {"n": 1, "member": "worker-0", "incarnation": 0, "event": "ended", "at": 1.0, "exit_code": 0}
+    world.parts.store.rank_events(key, "sim-0", [event], 1.0)  # and here the server was killed
+    world.gangs.ranks(key, {"node": "sim-0", "events": [event]})
+    assert "leave" in world.told(key)
