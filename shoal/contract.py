@@ -33,7 +33,6 @@ SECRET = "SHOAL_SECRET"  # what peers inside the gang prove to each other
 # What a rank inherits from the machine; everything else is declared.
 INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "USER", "LOGNAME", "TMPDIR")
 
-DIRECTIVES = ("launch", "stop", "kill", "restart", "roster", "stacks", "leave")
 AUTH_SCHEME = "Gang"
 
 

@@ -85,9 +85,7 @@ class Gangs:
         self.seen(key, node)
         if all_in:
             self._complete(known)
-        names = body.get("streams", ())
-        ends = self._parts.logs.ends(known.record.id, known.attempt.number, list(names)) if names else {}
-        return {"beat": BEAT_SECONDS, "roster": known.attempt.roster_version, "offsets": ends}
+        return {"beat": BEAT_SECONDS, "roster": known.attempt.roster_version}
 
     def directives(self, key: str, node: str, after: int) -> list[dict[str, Any]]:
         """What this node has not been told yet; asks the database only when there is something new."""

@@ -99,7 +99,7 @@ class Loop:
             if attempt is not None:
                 self._tend_alone(record, attempt, sights.get(record.key))
         self._decide(view)
-        self._clean(view)
+        self._clean()
 
     def _hold_lease(self) -> bool:
         """Takes or renews the lease; a fresh one is not written again for every round."""
@@ -243,7 +243,7 @@ class Loop:
             self._store.touch(seen, clock.now())
         self._gangs.forget({attempt.key for attempt in self._store.open_attempts()})
 
-    def _clean(self, view: _View) -> None:
+    def _clean(self) -> None:
         """Gives back what ended gangs left on their engines; one that will not leave is ended."""
         if not self._sweep_due.over():
             return
