@@ -67,6 +67,7 @@ class Task:
     seats: List[Seat]
     log_limit: int  # bytes kept per rank, head and tail
     note: Optional[str] = None  # where the server leaves its address, when this node sees the server's home
+    library: str = ""  # a folder of this node that holds `shoal` for the ranks to import, and nothing else
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

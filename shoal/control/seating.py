@@ -45,7 +45,7 @@ def tasks_of(parts: Parts, record: JobRecord, placement: Placement) -> tuple[Tas
     launcher = launcher_of(record)
     seats: dict[str, list[Seat]] = defaultdict(list)
     for name, role, index, _, node, _ in members_of(record, placement):
-        seats[node].append(Seat(name, role, list(launcher.ports(role, index))))
+        seats[node].append(Seat(name, role, list(launcher.ports(record.spec, role, index))))
     addresses = {node.name: node.address for node in parts.nodes_of(record.spec.engine)}
     missing = sorted(seats.keys() - addresses.keys())
     if missing:

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +157,7 @@ class LocalEngine:
         spot = (folder.key, task.node)
         if spot in self._children or folder.lock(task.node) != "absent":
             return
-        file = folder.write_task(task)
+        file = folder.write_task(replace(task, library=str(self._library())))
         started = self._spawn(folder, task.node, [str(file)], {contract.GANG: folder.key})
         self._children[spot] = _Child(started, time.monotonic())
 
@@ -180,6 +180,18 @@ class LocalEngine:
         if self._archive is None or not self._archive.exists():
             self._archive = pyz.build(self._home.root / "shepherd.pyz", SHEPHERD, main=SHEPHERD_MAIN)
         return self._archive
+
+    def _library(self) -> Path:
+        """A folder that holds this package alone, for interpreters that do not have it."""
+        folder = self._home.root / "library"
+        link, package = folder / "shoal", Path(__file__).resolve().parents[1]
+        if not (link.is_symlink() and link.readlink() == package):
+            folder.mkdir(mode=0o700, exist_ok=True)
+            draft = folder / f".shoal.{os.getpid()}"
+            draft.unlink(missing_ok=True)
+            draft.symlink_to(package)
+            draft.replace(link)
+        return folder
 
     def _undo(self, folder: GangFolder) -> None:
         """A gang or nothing: ends the shepherds that did start. The caller holds the lock."""

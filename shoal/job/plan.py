@@ -13,6 +13,8 @@ from shoal.job.fields import Resources
 from shoal.job.roles import Role
 from shoal.job.spec import JobSpec
 
+STRATEGIES_FOR = ("pytorch",)  # frameworks whose scripts can be run under the strategies of the training library
+
 
 @dataclass(frozen=True, slots=True)
 class Slot:
@@ -63,7 +65,6 @@ class Served:
 
     frameworks: tuple[str, ...] = ("pytorch", "command")
     engines: tuple[str, ...] = ("local",)
-    strategies: tuple[str, ...] = ()
     sizes: Mapping[str, Resources] = field(default_factory=dict)
 
 
@@ -94,8 +95,12 @@ def refuse_unserved(spec: JobSpec, served: Served) -> None:
         )
     if spec.engine is not None and spec.engine not in served.engines:
         raise NotServed(f"engine: {spec.engine!r} is not served yet; served: {', '.join(served.engines)}", key="engine")
-    if spec.strategy is not None and spec.strategy.partition(":")[0] not in served.strategies:
-        raise NotServed(f"strategy: {spec.strategy!r} is not served yet; leave the key out", key="strategy")
+    if spec.strategy is not None and spec.kind not in STRATEGIES_FOR:
+        raise NotServed(
+            f"strategy: {spec.strategy!r} is not served yet for framework {spec.kind!r}, only for "
+            f"{', '.join(STRATEGIES_FOR)}; leave the key out",
+            key="strategy",
+        )
     if spec.environment is not None and not PurePosixPath(spec.environment).is_absolute():
         raise NotServed(
             f"environment: presets such as {spec.environment!r} are not served yet; give the path of an interpreter, "

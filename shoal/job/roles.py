@@ -65,8 +65,9 @@ class RoleSpec(Frozen):
     resources: Resources | None = None
     command: Arguments | None = None
     env: Environment = Field(default_factory=dict)
-    on_lost: OnLost = Field(
-        "fail", description="a lost rank: fail the attempt, restart the rank, or continue without it"
+    on_lost: OnLost | None = Field(
+        None,
+        description="a lost rank: fail the attempt, restart the rank, or go on without it; else as the strategy bears",
     )
     apart: StrictBool = Field(False, description="never on a node that holds a process of another role of this job")
     labels: Labels = Field(default_factory=dict, description="labels a node must have")

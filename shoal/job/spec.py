@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, StrictBool, ValidationError, ValidationInfo, model_validator
 
+from shoal import strategy as strategies
 from shoal.catalogue import nearest
 from shoal.errors import BadSpec
 from shoal.job import bounds
@@ -26,7 +27,7 @@ from shoal.job.fields import (
     Text,
     is_stored,
 )
-from shoal.job.roles import CountField, Role, RoleSpec, parse_count
+from shoal.job.roles import CountField, OnLost, Role, RoleSpec, parse_count
 
 FRAMEWORKS = ("pytorch", "tensorflow", "xgboost", "lightgbm", "mxnet", "paddle", "jax", "horovod", "command")
 PRIORITIES = {"low": -10, "normal": 0, "high": 10, "urgent": 20}
@@ -61,6 +62,15 @@ def _address(value: Any) -> str:
     return value
 
 
+def _strategy(value: Any, info: ValidationInfo) -> Any:
+    if isinstance(value, str) and not is_stored(info):
+        try:
+            strategies.parse(value)
+        except BadSpec as wrong:
+            raise ValueError(wrong.message) from None
+    return value
+
+
 Inputs = Annotated[dict[Name, str], BeforeValidator(_inputs)]
 Address = Annotated[str, BeforeValidator(_address)]
 Workers = Annotated[
@@ -80,7 +90,9 @@ class JobSpec(Frozen):
     script: Text | None = Field(None, description="the Python script, relative to the uploaded folder", max_length=4096)
     command: Arguments | None = Field(None, description="any program with its arguments, instead of a script")
     args: Arguments = Field((), description="arguments of the script")
-    strategy: Text | None = Field(None, description="how replicas agree: name[:key=value[,key=value]]", max_length=500)
+    strategy: Annotated[Text, BeforeValidator(_strategy)] | None = Field(
+        None, description="how replicas agree: name[:key=value[,key=value]]", max_length=500
+    )
     workers: Workers | None = Field(None, description="number of workers, or min..max")
     servers: CountField | None = Field(None, description="number of parameter servers")
     roles: dict[Name, RoleSpec] = Field(
@@ -126,6 +138,7 @@ class JobSpec(Frozen):
                 raise ValueError(f"{short} and roles.{role} contradict each other: give one of them")
         if len(self.roles) > bounds.ROLES.high:
             raise ValueError(f"roles has {len(self.roles)} entries, at most {bounds.ROLES.high:g}: {bounds.ROLES.why}")
+        self._check_servers()
         if not any(role.low for role in self.expand()):
             raise ValueError("roles start no process: give at least one of them a count of 1 or more")
         if self.size and self.resources != Resources():
@@ -133,6 +146,27 @@ class JobSpec(Frozen):
         if self.estimate and self.max_duration and self.estimate > self.max_duration:
             raise ValueError("estimate is longer than max_duration: it would be stopped before it can be done")
         return self
+
+    def _check_servers(self) -> None:
+        chosen = self.chosen
+        asked = self.roles["server"].count if "server" in self.roles else self.servers
+        if chosen is None or chosen.family == "none" or asked is None:
+            return
+        if chosen.servers and asked.low == 0:
+            raise ValueError(
+                f"strategy {chosen.name} keeps the parameters in servers, so servers must be at least 1 (got {asked}); "
+                "leave the key out for one"
+            )
+        if not chosen.servers and asked.high > 0:
+            raise ValueError(
+                f"strategy {chosen.name} has no servers (got servers={asked}): leave the key out, or take a strategy "
+                "that has them, such as ps-async"
+            )
+
+    @property
+    def chosen(self) -> strategies.Kind | None:
+        """What is known of the strategy; None without one."""
+        return strategies.parse(self.strategy).kind if self.strategy else None
 
     @property
     def kind(self) -> str:
@@ -158,6 +192,8 @@ class JobSpec(Frozen):
             long["worker"] = RoleSpec(count=self.workers if self.workers is not None else 1)
         if self.servers is not None:
             long["server"] = RoleSpec(count=self.servers)
+        elif "server" not in long and self.chosen is not None and self.chosen.servers:
+            long["server"] = RoleSpec()
         return tuple(self._fill(name, role) for name, role in long.items() if role.count.high > 0)
 
     def _has_runner(self) -> bool:
@@ -173,10 +209,19 @@ class JobSpec(Frozen):
             resources=role.resources or self.resources,
             command=role.command,
             env={**self.env, **role.env},
-            on_lost=role.on_lost,
+            on_lost=role.on_lost or self._on_lost(name),
             apart=role.apart,
             labels={**self.labels, **role.labels},
         )
+
+    def _on_lost(self, role: str) -> OnLost:
+        """What a lost rank means where the job does not say: as the strategy bears it."""
+        chosen = self.chosen
+        if chosen is not None and chosen.servers and role == "server":
+            return "restart"
+        if chosen is not None and chosen.spares_workers and role == "worker":
+            return "continue"
+        return "fail"
 
 
 def parse(raw: Any) -> JobSpec:

@@ -57,7 +57,7 @@ class Launcher(Protocol):
         """How many processes one slot of the role holds, at least one; the same answer whenever it is asked."""
         ...
 
-    def ports(self, role: str, index: int) -> tuple[str, ...]:
+    def ports(self, spec: JobSpec, role: str, index: int) -> tuple[str, ...]:
         """Names of the ports to reserve for the index-th process of the role; the roster will carry their numbers."""
         ...
 

@@ -24,7 +24,7 @@ class Command:
     def processes_per_slot(self, role: Role) -> int:
         return 1
 
-    def ports(self, role: str, index: int) -> tuple[str, ...]:
+    def ports(self, spec: JobSpec, role: str, index: int) -> tuple[str, ...]:
         return (MAIN,)
 
     def process(self, spec: JobSpec, role: Role, roster: Roster, member: Member, place: Place) -> Process:

@@ -47,7 +47,7 @@ class LauncherContract:
     def test_every_reserved_port_is_in_the_environment(self, launcher: Launcher) -> None:
         for process in render(launcher, self.spec).values():
             role, _, index = process.name.rpartition("-")
-            names = {contract.PORT_PREFIX + name.upper() for name in launcher.ports(role, int(index))}
+            names = {contract.PORT_PREFIX + name.upper() for name in launcher.ports(self.spec, role, int(index))}
             assert names == {name for name in process.env if name.startswith(contract.PORT_PREFIX)}
 
     def test_only_workers_have_a_rank_and_no_two_the_same(self, launcher: Launcher) -> None:
@@ -75,7 +75,7 @@ def render(
     """Every process of a job that was placed slot by slot on `nodes` in turn, ports counted from 40000."""
     roles = spec.expand()
     placement = _place(roles, nodes)
-    roster = _roster(launcher, f"j1-{attempt}", roles, placement, address)
+    roster = _roster(launcher, f"j1-{attempt}", spec, placement, address)
     return {
         member.name: launcher.process(
             spec,
@@ -100,7 +100,8 @@ def _place(roles: tuple[Role, ...], nodes: int) -> Placement:
     return tuple(berths)
 
 
-def _roster(launcher: Launcher, key: str, roles: tuple[Role, ...], placement: Placement, address: str) -> Roster:
+def _roster(launcher: Launcher, key: str, spec: JobSpec, placement: Placement, address: str) -> Roster:
+    roles = spec.expand()
     per_slot = {role.name: launcher.processes_per_slot(role) for role in roles}
     members: list[Member] = []
     port = 40000
@@ -108,7 +109,7 @@ def _roster(launcher: Launcher, key: str, roles: tuple[Role, ...], placement: Pl
         for _ in range(per_slot[berth.slot.role]):
             index = sum(member.role == berth.slot.role for member in members)
             local = sum(member.role == berth.slot.role and member.node == berth.node for member in members)
-            names = launcher.ports(berth.slot.role, index)
+            names = launcher.ports(spec, berth.slot.role, index)
             ports = {name: port + number for number, name in enumerate(names)}
             port += len(names)
             host = address.format(int(berth.node.rpartition("-")[2]) + 1)

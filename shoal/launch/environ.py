@@ -22,6 +22,7 @@ ROSTER_PATH = "@roster"
 SHARED_PATH = "@shared"
 INPUTS_PATH = "@inputs"
 OUTPUTS_PATH = "@outputs"
+LIBRARY_PATH = "@library"
 
 # Python holds back what it prints into a pipe; a log must be live. And a native crash is to show where it happened.
 DEFAULTS = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
@@ -85,6 +86,12 @@ def facts(spec: JobSpec, roster: Roster, member: Member, place: Place, gpus: Seq
     if place.secret:
         told[contract.SECRET] = place.secret
     return told
+
+
+def library(role: Role) -> dict[str, str]:
+    """Lets any interpreter find `shoal`, and nothing else of ours, before the user's own paths."""
+    own = role.env.get("PYTHONPATH")
+    return {"PYTHONPATH": f"{LIBRARY_PATH}:{own}" if own else LIBRARY_PATH}
 
 
 def port_variable(name: str) -> str:

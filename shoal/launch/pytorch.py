@@ -19,6 +19,9 @@ from shoal.launch.api import Place
 from shoal.launch.peers import WORKER, peers
 
 MASTER = "master"
+TRAIN = "train"  # where the training library listens
+SERVER = "server"
+PARAMETER_SERVER = "shoal.train.ps"
 
 
 class PyTorch:
@@ -29,8 +32,9 @@ class PyTorch:
     def processes_per_slot(self, role: Role) -> int:
         return max(1, role.resources.gpu) if role.name == WORKER else 1
 
-    def ports(self, role: str, index: int) -> tuple[str, ...]:
-        return (MASTER,) if (role, index) == (WORKER, 0) else ()
+    def ports(self, spec: JobSpec, role: str, index: int) -> tuple[str, ...]:
+        master = (MASTER,) if (role, index) == (WORKER, 0) else ()
+        return (*master, TRAIN) if _is_trained(spec, role) else master
 
     def process(self, spec: JobSpec, role: Role, roster: Roster, member: Member, place: Place) -> Process:
         world = _World.of(roster, member)
@@ -38,14 +42,28 @@ class PyTorch:
         facts = {**environ.facts(spec, roster, member, place, gpus), **_master(roster)}
         if member.role == WORKER:
             facts |= world.variables() | _elastic(spec, place)
+        if spec.environment or spec.strategy:
+            facts |= environ.library(role)
         return environ.make(
-            environ.argv(spec, role, place),
+            _argv(spec, role, place),
             role,
             member,
             defaults=_defaults(roster, world),
             facts=facts,
             processes=self.processes_per_slot(role),
         )
+
+
+def _is_trained(spec: JobSpec, role: str) -> bool:
+    """Whether the process speaks to others through the training library."""
+    return spec.chosen is not None and spec.chosen.family != "none" and role in (WORKER, SERVER)
+
+
+def _argv(spec: JobSpec, role: Role, place: Place) -> list[str]:
+    """A parameter server is the library's own process, never the user's script."""
+    if role.name == SERVER and role.command is None and spec.chosen is not None and spec.chosen.servers:
+        return [spec.environment or place.python, "-m", PARAMETER_SERVER]
+    return environ.argv(spec, role, place)
 
 
 @dataclass(frozen=True, slots=True)

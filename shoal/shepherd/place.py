@@ -87,6 +87,8 @@ class Place:
             return str(self.work)
         if value == "@shared":
             return str(self.shared())
+        if value.startswith("@library"):
+            return self._task.library + value[len("@library") :]
         if value in ("@inputs", "@outputs"):
             folder = self.inputs if value == "@inputs" else self.outputs
             folder.mkdir(parents=True, exist_ok=True)

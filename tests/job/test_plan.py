@@ -18,7 +18,7 @@ from shoal.job.spec import parse
     [
         ({"framework": "mxnet"}, "framework"),
         ({"engine": "slurm"}, "engine"),
-        ({"strategy": "ps-async"}, "strategy"),
+        ({"framework": "command", "strategy": "ps-async"}, "strategy"),
         ({"environment": "pytorch-2.13"}, "environment"),
         ({"inputs": {"d": "dataset://digits@v1"}}, "inputs"),
         ({"outputs": "job://x/y"}, "outputs"),

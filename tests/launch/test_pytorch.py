@@ -112,6 +112,29 @@ dist.destroy_process_group()
 """
 
 
+def test_parameter_servers_are_the_librarys_own_process_as_in_the_golden_file() -> None:
+    processes = rendered(nodes=1, address=LOOPBACK, workers=2, strategy="ps-ssp:staleness=3")
+    assert processes["server-0"].argv[1:] == ["-m", "shoal.train.ps"]
+    check("pytorch-parameter-server", processes)
+
+
+def test_a_server_with_a_command_of_its_own_runs_that() -> None:
+    roles = {"worker": {"count": 1}, "server": {"command": ["./serve"]}}
+    assert rendered(strategy="ps-sync", roles=roles)["server-0"].argv == ["./serve"]
+
+
+def test_only_processes_of_the_training_library_get_its_port() -> None:
+    assert "SHOAL_PORT_TRAIN" not in rendered(workers=2)["worker-1"].env
+    assert "SHOAL_PORT_TRAIN" not in rendered(workers=2, strategy="native")["worker-1"].env
+    assert "SHOAL_PORT_TRAIN" in rendered(workers=2, strategy="gossip")["worker-1"].env
+
+
+def test_another_interpreter_finds_shoal_before_the_users_own_paths() -> None:
+    assert "PYTHONPATH" not in rendered()["worker-0"].env
+    other = rendered(environment="/opt/python", env={"PYTHONPATH": "/mine"})
+    assert other["worker-0"].env["PYTHONPATH"] == "@library:/mine"
+
+
 @pytest.mark.real
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_script_that_knows_nothing_of_us_finds_its_peers(workers: int, tmp_path: Path) -> None:

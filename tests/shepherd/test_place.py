@@ -14,7 +14,19 @@ from shoal.shepherd.place import Place, fill_once, take_lock
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     return Place(
-        Task("http://x", None, f"k{os.getpid()}", "s", "n1", "h", str(tmp_path), str(tmp_path / "work"), [], 1)
+        Task(
+            "http://x",
+            None,
+            f"k{os.getpid()}",
+            "s",
+            "n1",
+            "h",
+            str(tmp_path),
+            str(tmp_path / "work"),
+            [],
+            1,
+            library="/lib/of/shoal",
+        )
     )
 
 
@@ -64,12 +76,12 @@ def test_a_shared_folder_that_others_can_write_to_is_not_used(
 
 def test_the_environment_takes_little_from_the_machine_and_fills_in_paths(place: Place) -> None:
     machine = {"PATH": "/bin", "HOME": "/root", "AWS_SECRET": "no"}
-    env = place.environment(Process("worker-0", ["x"], {"HOME": "/mine", "R": "@roster", "GPU": "0"}), machine)
+    env = place.environment(Process("worker-0", ["x"], {"HOME": "/mine", "R": "@roster", "P": "@library:/my"}), machine)
     assert env == {
         "PATH": "/bin",
         "HOME": "/mine",
         "R": str(place.roster),
-        "GPU": "0",
+        "P": "/lib/of/shoal:/my",
         "SHOAL_GANG": f"k{os.getpid()}",
         "SHOAL_MEMBER": "worker-0",
     }
