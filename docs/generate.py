@@ -348,6 +348,37 @@ def sizes() -> Iterator[str]:
     return table(("size", "cpu", "memory", "gpu"), rows)
 
 
+# Strategies of the training library.
+
+
+def strategies() -> Iterator[str]:
+    from shoal.strategy import STRATEGIES
+
+    rows = (
+        (f"`{kind.name}`", kind.family, _sentence(kind.meaning), "yes" if kind.servers else "", _lost(kind))
+        for kind in STRATEGIES.values()
+    )
+    return table(("name", "family", "what it does", "servers", "a lost worker"), rows)
+
+
+def _lost(kind: Any) -> str:
+    return "the others go on" if kind.spares_workers else "a new attempt, from the last checkpoint"
+
+
+def strategy_options() -> Iterator[str]:
+    from shoal.strategy import STRATEGIES
+
+    for kind in STRATEGIES.values():
+        if not kind.options:
+            continue
+        yield f"\n### `{kind.name}`\n"
+        rows = (
+            (f"`{o.name}`", f"`{o.default}`".lower() if o.default != "" else "", o.bounds(), _sentence(o.meaning))
+            for o in kind.options
+        )
+        yield from table(("option", "default", "takes", "meaning"), rows)
+
+
 PARTS: dict[str, Callable[[], Iterable[str]]] = {
     "job-keys": job_keys,
     "role-keys": role_keys,
@@ -360,6 +391,8 @@ PARTS: dict[str, Callable[[], Iterable[str]]] = {
     "errors": errors,
     "settings": settings,
     "sizes": sizes,
+    "strategies": strategies,
+    "strategy-options": strategy_options,
 }
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from shoal.catalogue import Catalogue
 
+# What belongs together: `shoal bench train` measures all that begin with one of these.
+GROUPS = {"train": ("allreduce.", "ddp.", "fault.", "ps.", "straggler.", "world.")}
+
 BENCHES = Catalogue(
     "bench",
     {

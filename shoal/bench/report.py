@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Iterable, Sequence
 
-from shoal.bench.catalogue import BENCHES
+from shoal.bench.catalogue import BENCHES, GROUPS
 from shoal.bench.figure import Bench, Figure
 from shoal.catalogue import Catalogue, nearest
 from shoal.errors import ShoalError, UnknownName
@@ -49,11 +49,12 @@ def _leave(*_: object) -> None:
 
 
 def choose(names: Sequence[str], benches: Catalogue = BENCHES) -> list[str]:
-    """The figures whose names begin so, in the catalogue's order; all without a name. UnknownName with the nearest."""
+    """The figures whose names begin so, or that belong to a group of that name, in the catalogue's order; all without a
+    name. UnknownName with the nearest."""
     known = benches.names()
     chosen: set[str] = set() if names else set(known)
     for name in names:
-        fitting = [one for one in known if one.startswith(name)]
+        fitting = [one for one in known if one.startswith(GROUPS.get(name, name))]
         if not fitting:
             raise UnknownName(benches.family, name, known, nearest(name, _beginnings(known)))
         chosen.update(fitting)
@@ -70,7 +71,7 @@ def group(names: Iterable[str], benches: Catalogue = BENCHES) -> dict[Bench, lis
 
 def _beginnings(known: Iterable[str]) -> list[str]:
     """What may be written: `launch.command`, and `launch` for all that begin so."""
-    return sorted({part for name in known for part in (name, name.partition(".")[0])})
+    return sorted({*GROUPS, *(part for name in known for part in (name, name.partition(".")[0]))})
 
 
 def _json(figure: Figure) -> str:
@@ -88,4 +89,4 @@ def _digits(value: float) -> str:
 
 
 def _row(name: str, value: str, target: str, verdict: str, rest: str) -> str:
-    return f"{name:<16} {value:>14}  {target:<14} {verdict:<5} {rest}".rstrip()
+    return f"{name:<18} {value:>14}  {target:<14} {verdict:<5} {rest}".rstrip()

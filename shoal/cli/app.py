@@ -22,6 +22,7 @@ COMMANDS = {
     "submit": "shoal.cli.run",
     "try": "shoal.cli.run",
     "plan": "shoal.cli.plan",
+    "compare": "shoal.cli.compare",
     "jobs": "shoal.cli.jobs",
     "show": "shoal.cli.show",
     "logs": "shoal.cli.logs",

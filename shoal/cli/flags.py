@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import inspect
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Optional
 
 import typer
@@ -141,8 +142,13 @@ Folder = Annotated[
 ]
 
 
-def takes_job(function: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command every flag of the table; its own parameter `flags` receives {key: given value}."""
+def takes_job(function: Callable[..., None] | None = None, *, repeated: Sequence[str] = ()) -> Callable[..., Any]:
+    """Gives a command every flag of the table; its own parameter `flags` receives {key: given value}.
+
+    The keys in `repeated` may be given several times and arrive as lists.
+    """
+    if function is None:
+        return partial(takes_job, repeated=repeated)
     own = inspect.signature(function, eval_str=True).parameters.values()
 
     def command(**given: Any) -> None:
@@ -150,13 +156,13 @@ def takes_job(function: Callable[..., None]) -> Callable[..., None]:
         function(flags={key: value for key, value in flags.items() if value not in (None, [])}, **given)
 
     keep = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own if one.name != "flags"]
-    command.__signature__ = inspect.Signature(keep + [_parameter(flag) for flag in FLAGS])  # type: ignore[attr-defined]
+    command.__signature__ = inspect.Signature(keep + [_parameter(flag, flag.key in repeated) for flag in FLAGS])  # type: ignore[attr-defined]
     command.__annotations__ = {}
     command.__name__, command.__doc__ = function.__name__, function.__doc__
     return command
 
 
-def _parameter(flag: Flag) -> inspect.Parameter:
+def _parameter(flag: Flag, repeated: bool = False) -> inspect.Parameter:
     option = typer.Option(
         *flag.names,
         metavar=flag.metavar or None,
@@ -165,7 +171,7 @@ def _parameter(flag: Flag) -> inspect.Parameter:
         show_default=False,
         autocompletion=(lambda: list(flag.choices)) if flag.choices else None,
     )
-    kind = bool if flag.switch else (list[str] if flag.many else str)
+    kind = bool if flag.switch else (list[str] if flag.many or repeated else str)
     return inspect.Parameter(
         flag.parameter,
         inspect.Parameter.KEYWORD_ONLY,

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from shoal._lib.quantities import format_size
 from shoal.cli.flags import AFTER, Folder, JobCommand, JobFile, Script, takes_job
 from shoal.cli.output import advice, print_facts, print_json, print_table
+
+if TYPE_CHECKING:
+    from shoal.cli.jobfile import Typed
 
 app = typer.Typer()
 
@@ -24,6 +27,9 @@ def plan(
     script: Script = None,
     file: JobFile = None,
     folder: Folder = None,
+    suggest: Annotated[
+        bool, typer.Option("--suggest", help="Profile a few steps in one process and name a strategy for it.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Show what would be started, and whether it fits, without starting anything.
@@ -31,11 +37,16 @@ def plan(
     Examples:
     shoal plan train.py --workers 4 --cpu 2
     shoal plan job.yaml --json
+    shoal plan train.py --workers 4 --suggest
     """
     from shoal.cli.jobfile import typed_job
     from shoal.client.connect import connect
 
-    found = typed_job(script, file, ctx.meta[AFTER], flags, folder).draft().plan(connect())
+    typed = typed_job(script, file, ctx.meta[AFTER], flags, folder)
+    if suggest:
+        _suggest(typed, as_json)
+        return
+    found = typed.draft().plan(connect())
     if as_json:
         print_json(found)
     else:
@@ -67,6 +78,33 @@ def why(
         ("next", "" if found["state"] == "queued" else advice(found)),  # what it says there is said here
     ]
     print_facts(facts)
+
+
+def _suggest(typed: Typed, as_json: bool) -> None:
+    """The ranking and the reasoning, from a profiled run of a few steps."""
+    from dataclasses import asdict
+
+    from shoal.client.compare import Source, advise
+    from shoal.client.connect import connect
+
+    typed.draft()  # what is wrong with the job is said before anything runs
+    found = advise(connect(), Source(typed.raw, typed.folder, typed.base))
+    if as_json:
+        print_json({"suggested": found.best, **asdict(found)})
+        return
+    for reason in found.reasons:
+        print(f"- {reason}")
+    print()
+    columns = ("strategy", "a step", "of it exchange", "worth")
+    best = found.ranking[0].worth
+    print_table(
+        columns,
+        (
+            (one.strategy, f"{one.step * 1e3:.3g} ms", f"{one.exchange * 1e3:.3g} ms", f"{one.worth / best:.2f}")
+            for one in found.ranking
+        ),
+    )
+    print(f"suggested: {found.best}")
 
 
 def _print_plan(found: Mapping[str, Any]) -> None:
