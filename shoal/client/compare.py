@@ -121,7 +121,7 @@ def read_profile(raw: Raw) -> Profile:
         compute=float(raw["compute_seconds"]),
         parameter_bytes=int(raw["parameter_bytes"]),
         slow=float(raw.get("slow_seconds") or 0.0),
-        touched=float(raw.get("touched") or 1.0),
+        touched=float(raw.get("touched", 1.0)),
         batch=int(raw.get("batch") or 0),
     )
 

@@ -7,6 +7,7 @@ reached, so that "first" means something for all of them; whoever diverged reach
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -143,41 +144,51 @@ def _common_metric(courses: Iterable[Course]) -> str:
 def course_of(
     strategy: str, reports: Mapping[str, Sequence[Mapping[str, Any]]], state: str = "succeeded", job: str = ""
 ) -> Course:
-    """A course from the workers' report lines (what the training library writes, see docs/training.md)."""
-    begin = min((float(lines[0]["began"]) for lines in reports.values() if lines), default=0.0)
-    merged = sorted(
-        ((float(line["at"]) - begin, worker, line) for worker, lines in reports.items() for line in lines),
-        key=lambda one: one[0],
-    )
-    latest: dict[str, Mapping[str, Any]] = {}
+    """A course from the records of its workers: what the training library writes, each with what went by since the
+    record before (docs/training.md)."""
+    begin = min((_began(records[0]) for records in reports.values() if records), default=0.0)
+    every = [(record, worker) for worker, records in reports.items() for record in records]
+    ledgers = {worker: _Ledger() for worker in reports}
     marks = []
-    for seconds, worker, line in merged:
-        latest[worker] = line
+    for record, worker in sorted(every, key=lambda one: float(one[0]["time"])):
+        ledgers[worker].add(record)
         marks.append(
             Mark(
-                seconds=seconds,
-                steps=max(int(one["step"]) for one in latest.values()),
-                samples=sum(int(one.get("samples") or 0) for one in latest.values()),
-                sent=sum(int(one.get("sent") or 0) for one in latest.values()),
-                values={name: float(value) for name, value in line["values"].items()},
+                seconds=float(record["time"]) - begin,
+                steps=max(ledger.steps for ledger in ledgers.values()),
+                samples=sum(ledger.samples for ledger in ledgers.values()),
+                sent=sum(ledger.sent for ledger in ledgers.values()),
+                values={name: float(value) for name, value in record["values"].items()},
             )
         )
-    spent = [sum(float(one.get(part) or 0) for part in ("compute", "wait", "exchange")) for one in latest.values()]
-    waited = sum(float(one.get("wait") or 0) for one in latest.values())
+    spent = sum((ledger.seconds for ledger in ledgers.values()), Counter())
+    stale = sum((ledger.staleness for ledger in ledgers.values()), Counter())
+    whole, pushes = sum(spent.values()), sum(stale.values())
     return Course(
         strategy,
         tuple(marks),
         state,
-        waited=waited / sum(spent) if sum(spent) else 0.0,
-        staleness=_mean_staleness(latest.values()),
+        waited=spent["wait"] / whole if whole else 0.0,
+        staleness=sum(by * count for by, count in stale.items()) / pushes if pushes else 0.0,
         job=job,
     )
 
 
-def _mean_staleness(lines: Iterable[Mapping[str, Any]]) -> float:
-    counts: dict[int, int] = {}
-    for line in lines:
-        for by, count in (line.get("staleness") or {}).items():
-            counts[int(by)] = counts.get(int(by), 0) + int(count)
-    total = sum(counts.values())
-    return sum(by * count for by, count in counts.items()) / total if total else 0.0
+class _Ledger:
+    """One worker's records, added up."""
+
+    def __init__(self) -> None:
+        self.steps = self.samples = self.sent = 0
+        self.seconds: Counter[str] = Counter()
+        self.staleness: Counter[int] = Counter()
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        self.steps, self.samples = int(record["step"]), int(record.get("samples") or 0)
+        self.sent += int(record["bytes"]["sent"])
+        self.seconds.update(record["seconds"])
+        self.staleness.update({int(by): int(count) for by, count in record["staleness"].items()})
+
+
+def _began(first: Mapping[str, Any]) -> float:
+    """When a worker's training began: its first record less what had gone by until then."""
+    return float(first["time"]) - sum(float(part) for part in first["seconds"].values())

@@ -45,14 +45,16 @@ def test_a_lucky_single_report_does_not_count() -> None:
     assert lucky.reached("loss", 0.5, rising=False) is None
 
 
-def test_the_reports_of_all_workers_are_one_course() -> None:
-    def line(at: float, step: int, loss: float, **more: object) -> dict[str, object]:
-        seen = {"began": 100.0, "at": at, "step": step, "samples": step * 8, "sent": 10 * step}
-        return {**seen, "values": {"loss": loss}, "compute": 1.0, "wait": 1.0, "exchange": 0.0, **more}
+def record(time: float, step: int, loss: float, **more: object) -> dict[str, object]:
+    seconds = {"compute": 0.5, "wait": 0.5, "exchange": 0.0, "data": 0.0}
+    went = {"seconds": seconds, "bytes": {"sent": 10, "received": 10}, "staleness": {}}
+    return {"time": time, "step": step, "samples": step * 8, "values": {"loss": loss}, **went, **more}
 
+
+def test_the_records_of_all_workers_are_one_course() -> None:
     reports = {
-        "worker-0": [line(101.0, 1, 3.0), line(103.0, 2, 2.0, staleness={"0": 1, "2": 1})],
-        "worker-1": [line(102.0, 1, 4.0)],
+        "worker-0": [record(101.0, 1, 3.0), record(103.0, 2, 2.0, staleness={"0": 1, "2": 1})],
+        "worker-1": [record(102.0, 1, 4.0)],
     }
     found = course_of("ps-async", reports, job="j1")
     assert [(m.seconds, m.steps, m.samples, m.sent) for m in found.marks] == [
@@ -61,6 +63,11 @@ def test_the_reports_of_all_workers_are_one_course() -> None:
         (3.0, 2, 24, 30),
     ]
     assert (found.waited, found.staleness, found.job) == (0.5, 1.0, "j1")
+
+
+def test_what_is_not_a_number_is_read_and_cannot_win() -> None:
+    reports = {"worker-0": [record(101.0, 1, "nan")]}  # type: ignore[arg-type]
+    assert course_of("gossip", reports).best("loss", rising=False) is None
 
 
 def test_a_comparison_is_plain_data() -> None:
