@@ -181,10 +181,11 @@ _COMMON = (
 _SERVERS = (
     Option("replicas", 0, "copies of each server's state on the next server, against a lost machine", 0, 1),
     Option("snapshot", 0.0, "seconds between snapshots of each server's state on disk; 0 for none", 0.0, 86400.0),
+    Option("chunk", 1.0, "MiB of parameters a server works at in one go; one for each of its cores", 0.001, 1024.0),
 )
 
 _SCALE = (
-    Option("scale", "none", "how a stale delta is shrunk: alpha/tau, (1+tau)^-a, or hinge",
+    Option("scale", "none", "how a stale delta is shrunk: by 1/tau, tau^-a, or hinge; never for tau of 0 and 1",
            choices=("none", "inverse", "poly", "hinge")),
     Option("a", 0.5, "the exponent of scale=poly, and the slope of scale=hinge", 0.0, 100.0),
     Option("b", 4.0, "the staleness up to which scale=hinge shrinks nothing", 0.0, 1e6),
@@ -347,6 +348,7 @@ STRATEGIES: dict[str, Kind] = {
             (
                 Option("replicas", 1, "copies of the sharded model, in a two-dimensional mesh", 1, 100_000),
                 Option("reshard", True, "give the whole parameters back after forward"),
+                Option("block", 1.0, "size in MB from which on a repeated layer is gathered by itself", 0.0, 1e6),
                 *_COMMON,
             ),
         ),
@@ -357,6 +359,8 @@ STRATEGIES: dict[str, Kind] = {
             (
                 Option("size", 0, "workers that share one copy of the model; 0 for all", 0, 100_000),
                 Option("plan", "auto", "auto, or the name of a function in the script that returns a plan"),
+                Option("copies", "replicate", "what the copies of the model do: keep all of it, or shard it (fsdp)",
+                       choices=("replicate", "shard")),
                 *_COMMON,
             ),
         ),

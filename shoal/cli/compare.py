@@ -36,7 +36,7 @@ def compare(
         str | None, typer.Option(metavar="NAME", help="Judge by this reported value; loss when left out.")
     ] = None,
     goal: Annotated[
-        float | None, typer.Option(metavar="VALUE", help="Who reaches this first wins; else what all reached.")
+        float | None, typer.Option(metavar="VALUE", help="Who reaches this first wins; else near the best of all.")
     ] = None,
     draw: Annotated[str, typer.Option(metavar="FILE", help="Where the curves go.")] = "compare.svg",
     suggest: Annotated[bool, typer.Option(help="Profile a few steps first, and see if the suggestion holds.")] = True,

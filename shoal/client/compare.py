@@ -24,7 +24,7 @@ from shoal.job.compared import Comparison, Course, compare, course_of
 from shoal.job.suggest import Machines, Profile, Suggestion, suggest
 
 STRATEGIES = ("allreduce", "ps-async", "local-sgd:every=16", "gossip")
-PROFILE_VARIABLE = "SHOAL_PROFILE"
+PROFILE_VARIABLE = "TRAIN_PROFILE"
 PROFILE_FILE = "outputs/profile.json"
 PROFILE_STEPS = 20
 PROFILE_LIMIT = 300.0  # seconds

@@ -1,7 +1,7 @@
 """Several runs of one script, each under its own strategy, on the same axes: who got there first. Pure.
 
-A run's curve is the mean of its workers' reports over what it had seen by then. The goal is a value that every run
-reached, so that "first" means something for all of them; whoever diverged reached nothing and cannot win.
+A run's curve is what its workers reported, smoothed. The goal is near the best that any run reached: whoever comes
+there first wins, so neither speed without learning nor a hair's breadth at twice the time does.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 RISING = ("accuracy", "acc", "auc", "f1", "precision", "recall", "score", "r2")
 SMOOTH = 5  # reports that are averaged before a goal counts as reached
+NEAR = 0.05  # of the way from the start to the best: what lies between the goal and the best
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,8 @@ def compare(courses: Sequence[Course], metric: str | None = None, goal: float | 
     if not known:
         return Comparison(tuple(courses), chosen, math.nan, None)
     if goal is None:
-        goal = min(known) if rising else max(known)
+        best = max(known) if rising else min(known)
+        goal = best + NEAR * (_start(courses, chosen) - best)
     arrived = [
         (there.seconds, course.strategy)
         for course in courses
@@ -133,6 +135,12 @@ def compare(courses: Sequence[Course], metric: str | None = None, goal: float | 
     ]
     winner = min(arrived)[1] if arrived else None
     return Comparison(tuple(courses), chosen, goal, winner)
+
+
+def _start(courses: Iterable[Course], metric: str) -> float:
+    """Where the runs began, in the mean."""
+    first = [line[0][1] for course in courses if (line := course.line(metric)) and math.isfinite(line[0][1])]
+    return fmean(first)
 
 
 def _common_metric(courses: Iterable[Course]) -> str:

@@ -1,0 +1,1 @@
+"""Partition strategies, one file each: who holds which part of the model."""

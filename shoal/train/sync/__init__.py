@@ -1,0 +1,1 @@
+"""Synchronisation strategies, one file each: what is exchanged around a step."""
