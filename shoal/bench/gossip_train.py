@@ -13,4 +13,4 @@ def straggler_gossip() -> list[Figure]:
     said = run_script("shoal.bench.train.straggler", "gossip")
     spread = f"{min(said['pairs']):.2f} to {max(said['pairs']):.2f}; 0.80 is the limit"
     peer = f"nobody slow {said['even']:.0f} samples/s"
-    return [Figure("train.straggler.gossip", said["ratio"], TARGET, peer, f"{said['slow']:.0f} samples/s, {spread}")]
+    return [Figure("straggler.gossip", said["ratio"], TARGET, peer, f"{said['slow']:.0f} samples/s, {spread}")]

@@ -42,8 +42,8 @@ def ps_dense() -> list[Figure]:
     copies = [2 * one["copy"] / one["seconds"] for one in found]  # a push and a pull move the bytes twice
     rate = MEGABYTES / 1000 / median(one["copy"] for one in found)
     return [
-        Figure("train.ps.rpc", pairs.ratio, Target("≥", 4, "×"), f"torch RPC {there:.0f} ms", f"ours {here:.0f} ms"),
-        Figure("train.ps.memcpy", median(copies), Target("≥", 0.4, "×"), f"memcpy {rate:.1f} GB/s in two at once"),
+        Figure("ps.rpc", pairs.ratio, Target("≥", 4, "×"), f"torch RPC {there:.0f} ms", f"ours {here:.0f} ms"),
+        Figure("ps.memcpy", median(copies), Target("≥", 0.4, "×"), f"memcpy {rate:.1f} GB/s in two at once"),
     ]
 
 
@@ -58,29 +58,29 @@ def ps_tensorflow() -> list[Figure]:
     )
     peer = f"TensorFlow {median(pairs.theirs):.0f} steps/s"
     note = f"ours {median(pairs.ours):.0f} steps/s; {pairs.spread}"
-    return [Figure("train.ps.tensorflow", pairs.ratio, Target("≥", 3, "×"), peer, note)]
+    return [Figure("ps.tensorflow", pairs.ratio, Target("≥", 3, "×"), peer, note)]
 
 
 def straggler_async() -> list[Figure]:
     """Four workers, one of them five times slower: samples a second against nobody slow."""
     pairs = measure(STRAGGLER_PAIRS, lambda: _steps("slow", SLOW), lambda: _steps("slow", 1))
     peer = f"nobody slow {median(pairs.theirs):.0f} steps/s"
-    return [Figure("train.straggler.async", pairs.ratio, Target("≥", 0.75, "×"), peer, "0.80 is the limit")]
+    return [Figure("straggler.async", pairs.ratio, Target("≥", 0.75, "×"), peer, "0.80 is the limit")]
 
 
 def fault_worker() -> list[Figure]:
     """From the death of a worker until the server counts it out, and what the others lost by it."""
     found = run_script("shoal.bench.train.ps_fault", "worker")
     return [
-        Figure("train.fault.worker", found["ms"], Target("<", 500, "ms")),
-        Figure("train.fault.worker.lost", found["lost"], Target("≤", 0, "steps")),
+        Figure("fault.worker", found["ms"], Target("<", 500, "ms")),
+        Figure("fault.worker.lost", found["lost"], Target("≤", 0, "steps")),
     ]
 
 
 def fault_server() -> list[Figure]:
     """From the death of the process that serves until pushes are answered again."""
     found = run_script("shoal.bench.train.ps_fault", "server")
-    return [Figure("train.fault.server", found["ms"], Target("<", 2000, "ms"))]
+    return [Figure("fault.server", found["ms"], Target("<", 2000, "ms"))]
 
 
 def tensorflow_python() -> Path:

@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Iterable, Sequence
 
-from shoal.bench.catalogue import BENCHES, GROUPS
+from shoal.bench.catalogue import BENCHES, GROUPS, ON_REQUEST
 from shoal.bench.figure import Bench, Figure
 from shoal.catalogue import Catalogue, nearest
 from shoal.errors import ShoalError, UnknownName
@@ -49,10 +49,10 @@ def _leave(*_: object) -> None:
 
 
 def choose(names: Sequence[str], benches: Catalogue = BENCHES) -> list[str]:
-    """The figures whose names begin so, or that belong to a group of that name, in the catalogue's order; all without a
-    name. UnknownName with the nearest."""
+    """The figures whose names begin so, or that belong to a group of that name, in the catalogue's order; without a
+    name all but those on request. UnknownName with the nearest."""
     known = benches.names()
-    chosen: set[str] = set() if names else set(known)
+    chosen: set[str] = set() if names else {name for name in known if not name.startswith(ON_REQUEST)}
     for name in names:
         fitting = [one for one in known if one.startswith(GROUPS.get(name, name))]
         if not fitting:

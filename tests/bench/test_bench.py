@@ -29,6 +29,13 @@ def unmeasurable() -> Sequence[Figure]:
     raise ShoalError("the machine is on fire; put it out")
 
 
+TRAINING = {
+    *(f"allreduce.{size}mb.{ranks}" for size in (1, 10, 100) for ranks in (2, 4)),
+    *("ddp.comm", "ddp.compute", "world.one", "fault.worker", "fault.server"),
+    *("ps.rpc", "ps.memcpy", "ps.tensorflow", "ps.sparse", "straggler.async", "straggler.gossip"),
+    *("gpu.world.one", "gpu.ps", "gpu.save"),
+}
+
 FAKES = Catalogue(
     "bench",
     {
@@ -40,10 +47,10 @@ FAKES = Catalogue(
 
 
 def test_every_promised_figure_has_a_name() -> None:
-    assert set(BENCHES.names()) >= ISSUE_2
+    assert set(BENCHES.names()) >= ISSUE_2 | TRAINING
 
 
-@pytest.mark.parametrize("name", sorted(ISSUE_2))
+@pytest.mark.parametrize("name", sorted(ISSUE_2 | TRAINING))
 def test_every_name_leads_to_a_function(name: str) -> None:
     assert callable(BENCHES.load(name))
 
@@ -53,8 +60,13 @@ def test_a_beginning_chooses_all_that_begin_so() -> None:
     assert choose(["scale.b", "imp"]) == ["import", "scale.beat"]
 
 
-def test_no_name_chooses_everything() -> None:
-    assert choose([]) == BENCHES.names()
+def test_no_name_chooses_everything_but_what_needs_a_card() -> None:
+    assert choose([]) == [name for name in BENCHES.names() if not name.startswith("gpu.")]
+    assert choose(["gpu.ps"]) == ["gpu.ps"]
+
+
+def test_a_group_chooses_all_that_belong_to_it() -> None:
+    assert {*choose(["train"]), "gpu.world.one", "gpu.ps", "gpu.save"} == TRAINING | {"fault.worker.lost"}
 
 
 def test_a_name_given_twice_is_measured_once() -> None:
