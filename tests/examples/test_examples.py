@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -162,3 +163,31 @@ def test_the_demo_ends_with_its_accuracy(world: World) -> None:
     said = world.python("examples/demo.py")
     assert re.fullmatch(r"accuracy (0\.9\d|1\.00)", said.splitlines()[-1])
     assert "Look again with:" in said
+
+
+def test_10_strategies_is_the_plain_script_alone_and_the_same_script_under_a_parameter_server(world: World) -> None:
+    alone = world.python("examples/10_strategies/train.py", "--epochs", "2")
+    assert "rank 0 of 1" in alone
+    options = ("--workers", "2", "--servers", "2", "--strategy", "ps-ssp:staleness=3")
+    said = world.shoal("run", "examples/10_strategies/train.py", *options, "--", "--epochs", "8")
+    reached = re.findall(r"rank (\d) of 2 under ps-ssp:staleness=3: accuracy ([\d.]+)", said)
+    assert sorted(rank for rank, _ in reached) == ["0", "1"]
+    assert all(float(accuracy) > 0.7 for _, accuracy in reached)
+
+
+def test_10_strategies_compares_them_names_a_winner_and_says_whether_the_suggestion_held(world: World) -> None:
+    drawing = world.folder / "compare.svg"
+    asked = ("--workers", "2", "--strategy", "allreduce", "--strategy", "ps-async", "--draw", str(drawing), "--json")
+    said = json.loads(world.shoal("compare", "examples/10_strategies/train.py", *asked, "--", "--epochs", "3"))
+    assert said["winner"] in ("allreduce", "ps-async") and said["suggested"] in ("allreduce", "ps-async")
+    assert said["suggested_in_all"] == 1
+    assert [one["steps"] for one in said["courses"]] == [69, 69]  # 1,437 samples in batches of 32 by two workers
+    assert all(one["sent"] > 0 and one["state"] == "succeeded" for one in said["courses"])
+    assert drawing.read_text().count("<polyline") == 6
+
+
+def test_11_click_through_learns_most_of_what_can_be_learned_from_rows_on_two_servers(world: World) -> None:
+    options = ("--workers", "2", "--servers", "2", "--strategy", "ps-async")
+    said = world.shoal("run", "examples/11_click_through/train.py", *options, "--", "--steps", "200")
+    learned = [int(part) for part in re.findall(r"learned (\d+)% of what can be learned", said)]
+    assert len(learned) == 2 and all(part > 75 for part in learned)
