@@ -221,7 +221,9 @@ def _gossip(options: Mapping[str, Any]) -> str | None:
         return "topology=given needs graph=, such as graph=0>1;1>2;2>0"
     if options["graph"] and options["topology"] != "given":
         return "graph= is read only with topology=given"
-    return None
+    if options["mode"] == "push" and options["compress"] in ("topk", "onebit"):
+        return "mode=push goes with no compression but fp16 and bf16: shares that arrive in part distort the model"
+    return _powersgd_needs_allreduce(options)
 
 
 STRATEGIES: dict[str, Kind] = {

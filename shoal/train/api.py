@@ -1,4 +1,4 @@
-"""The two seams of the library: *synchronisation* (what is exchanged around a step) and *partition* (who holds which part).
+"""The two seams: *synchronisation* (what is exchanged around a step) and *partition* (who holds which part).
 
 A strategy is one file with its paper, its invariant and its cost. It is given a `Setting` and never reads the
 environment, opens a rendezvous or keeps a clock of its own.

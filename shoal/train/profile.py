@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import statistics
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -37,17 +38,30 @@ class Profile:
         self._seeing, self._tally = seeing, tally
         self._before = 0.0
         self._times: list[float] = []
-        self._rows: list[float] = []  # rows of sparse gradients, per step
+        self._rows: list[float] = []  # rows of sparse gradients and of tables, per step
+        self._looked_up = 0  # rows of tables in this step
 
     def stepped(self, units: Sequence[Unit]) -> None:
         """After each step of the first optimizer. SystemExit after the last one."""
+        if not self._times:
+            self._watch(units)
         now = self._seeing.seconds[COMPUTE] + self._seeing.seconds["data"]
         self._times.append(now - self._before)
         self._before = now
-        self._rows.append(sum(_rows(unit) for unit in units))
+        self._rows.append(sum(_rows(unit) for unit in units) + self._looked_up)
+        self._looked_up = 0
         if len(self._times) >= self.steps:
             self._write(units)
             raise SystemExit(0)
+
+    def _watch(self, units: Sequence[Unit]) -> None:
+        """Tables that live elsewhere have no gradient here: what they are asked for is counted, from step two on."""
+
+        def count(module: nn.Module, asked: tuple[Any, ...]) -> None:
+            self._looked_up += int(asked[0].unique().numel())
+
+        for table in (one for unit in units for one in _elsewhere(unit)):
+            table.register_forward_pre_hook(count)
 
     def _write(self, units: Sequence[Unit]) -> None:
         draft = self.path.with_name(self.path.name + ".draft")
@@ -58,8 +72,9 @@ class Profile:
     def facts(self, units: Sequence[Unit]) -> dict[str, Any]:
         times = self._times[WARM_UP:] if len(self._times) > 2 * WARM_UP else self._times
         seconds = statistics.median(times)
-        every = sum(parameter_bytes(unit.optimizers) for unit in units)
-        sparse = sum(_sparse_bytes(unit) for unit in units)
+        tables = sum(one.rows * one.dim * 4 for unit in units for one in _elsewhere(unit))
+        every = sum(parameter_bytes(unit.optimizers) for unit in units) + tables
+        sparse = sum(_sparse_bytes(unit) for unit in units) + tables
         batch = self._tally.batch
         return {
             "steps": len(self._times),
@@ -73,6 +88,12 @@ class Profile:
             "samples_per_epoch": self._tally.samples_per_epoch,
             "fingerprint": [fingerprint(unit.given) for unit in units],
         }
+
+
+def _elsewhere(unit: Unit) -> list[Any]:
+    """The model's `train.Embedding`s; there are none where nobody has loaded them."""
+    module = sys.modules.get("shoal.train.embedding")
+    return [one for one in unit.given.modules() if isinstance(one, module.Embedding)] if module else []
 
 
 def _tables(model: nn.Module) -> list[Any]:

@@ -56,6 +56,13 @@ class Arrivals(dict[str, float]):
         self.clear()
 
 
+class _Around(threading.local):
+    """What a thread is in the middle of, the innermost last, each with the time since when."""
+
+    def __init__(self) -> None:
+        self.every: list[tuple[str, float]] = []
+
+
 @dataclass
 class Seeing:
     """Counters of one worker. Strategies add to them; `Run` reads them once a step."""
@@ -72,18 +79,24 @@ class Seeing:
     waiting: str = ""  # what is being waited for right now, and for whom; empty when nothing
     waiting_since: float = 0.0
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _around: _Around = field(default_factory=_Around, repr=False)
     _step_began: float | None = field(default=None, repr=False)
     _elsewhere: float = field(default=0.0, repr=False)  # WAIT + EXCHANGE + DATA when the step began
 
     @contextmanager
     def spending(self, what: str) -> Iterator[None]:
-        """Adds the time inside to `what`."""
-        begin = self.clock()
+        """Adds the time inside to `what`. Inside another one, the time is this one's alone: a wait in the middle of an
+        exchange is no exchange."""
+        around = self._around.every
+        self._account(around)
+        around.append((what, self.clock()))
         try:
             yield
         finally:
-            with self.lock:
-                self.seconds[what] += self.clock() - begin
+            self._account(around)
+            around.pop()
+            if around:
+                around[-1] = (around[-1][0], self.clock())
 
     @contextmanager
     def waiting_for(self, what: str) -> Iterator[None]:
@@ -153,6 +166,13 @@ class Seeing:
                 self.bytes_received,
                 staleness,
             )
+
+    def _account(self, around: list[tuple[str, float]]) -> None:
+        """What was spent in the innermost so far."""
+        if around:
+            what, since = around[-1]
+            with self.lock:
+                self.seconds[what] += self.clock() - since
 
     def _away(self) -> float:
         seconds = self.seconds

@@ -28,7 +28,7 @@ class Stop:
         self.agreed = False
         self._group, self._clock = group, clock
         self._before: Any = None
-        self._listening = False
+        self._listening, self._pid = False, 0
         self._calls = 0
         self._next, self._every = 1, 1
         self._last: float | None = None
@@ -47,7 +47,7 @@ class Stop:
         """From now on SIGTERM only sets the flag (and calls whom it called before). Harmless twice."""
         if self._listening or threading.current_thread() is not threading.main_thread():
             return
-        self._listening = True
+        self._listening, self._pid = True, os.getpid()
         self._before = signal.signal(signal.SIGTERM, self._told)
 
     def close(self) -> None:
@@ -58,7 +58,7 @@ class Stop:
             self._listening = False
 
     def _told(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:  # somebody means it
+        if self.asked or os.getpid() != self._pid:  # somebody means it; or a child that was forked is to end
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)
             return

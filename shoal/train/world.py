@@ -1,4 +1,4 @@
-"""Where this process stands: alone, under torchrun, or in a Shoal job. The environment is read here and nowhere else."""
+"""Where this process stands: alone, under torchrun, or in a Shoal job. The environment is read here, nowhere else."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def run_of_two(strategy: str = "ps-async", rank: int = 1) -> Run:
 
 
 def test_everything_public_is_there() -> None:
-    public = {name: getattr(shoal.train, name) for name in shoal.train.__all__ if name != "Embedding"}
+    public = {name: getattr(shoal.train, name) for name in shoal.train.__all__}
     assert public["Run"] is Run
     assert sorted(shoal.train.__all__) == shoal.train.__all__
     assert set(shoal.train.__all__) <= set(dir(shoal.train))
@@ -281,3 +281,16 @@ def test_embeddings_of_a_wrapped_model_are_trained_saved_and_read_again(
     first = trained(resume=False, steps=2)
     assert first[0].abs().sum() > 0 and first[2].abs().sum() == 0
     assert torch.equal(trained(resume=True, steps=0), first)
+
+
+def test_a_profile_counts_the_rows_of_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "profile.json"
+    monkeypatch.setenv("TRAIN_PROFILE", f"{file}:5")
+    with pytest.raises(SystemExit), train.start() as run:
+        model = nn.Sequential(train.Embedding(1000, 4), nn.Linear(4, 1))
+        model, _ = run.wrap(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        for _ in range(100):
+            run.step(model, nn.functional.mse_loss, torch.tensor([1, 2, 2]), torch.zeros(3, 1))
+    facts = json.loads(file.read_text())
+    assert (facts["sparse_rows"], facts["sparse_bytes"]) == (2, 16000)
+    assert facts["parameter_bytes"] == 16000 + 20

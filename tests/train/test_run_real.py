@@ -109,3 +109,25 @@ def test_an_error_on_one_worker_is_not_waited_for_on_the_others(strategy: str) -
     result = run_world(RAISES, strategy=strategy, timeout=60)
     assert result.returncodes["worker-1"] == 1 and "the script's own fault" in result.stderr["worker-1"]
     assert result.returncodes["worker-0"] == 1 and "PeerLost: worker-1 is gone" in result.stderr["worker-0"]
+
+
+SLOW = (
+    HEAD
+    + """
+    with train.start() as run:
+        model, optimizer = wrapped(run)
+        for _ in range(60):
+            if run.rank == 1:
+                time.sleep(0.04)  # a slow worker: backward takes as long on the other, which waits for it there
+            step(run, model, optimizer)
+            run.report(loss=1.0)
+"""
+)
+
+
+@pytest.mark.parametrize("strategy", ["allreduce", "ps-sync"])
+def test_a_slow_worker_is_named_by_its_arrival(strategy: str) -> None:
+    result = run_world(SLOW, strategy=strategy).check()
+    assert "worker-1 comes last to the exchange" in result.stderr["worker-0"]
+    rows = (result.outputs / "metrics/worker-0.jsonl").read_text().splitlines()
+    assert json.loads(rows[-1])["straggler"]["member"] == "worker-1"

@@ -109,3 +109,20 @@ def test_who_held_the_server_up_is_named() -> None:
         clock.now += 1
         seeing.close_step()
     assert seeing.straggler() == ("worker-2", pytest.approx(0.5))
+
+
+def test_a_wait_in_the_middle_of_an_exchange_counts_once() -> None:
+    clock = Clock()
+    seeing = Seeing(clock=clock)
+    seeing.begin()
+    with seeing.spending(EXCHANGE):
+        clock.now += 1
+        with seeing.waiting_for("worker-1"):
+            clock.now += 2
+        clock.now += 4
+        with seeing.waiting_for("worker-2"):
+            clock.now += 8
+    clock.now += 16
+    seeing.close_step()
+    spent = seeing.total()
+    assert (spent.exchange, spent.wait, spent.compute) == (5, 10, 16)

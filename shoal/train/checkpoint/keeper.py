@@ -35,7 +35,6 @@ from shoal.train.world import World
 
 if TYPE_CHECKING:
     from shoal.train.checkpoint.average import Averages
-    from shoal.train.checkpoint.units import Tables
     from shoal.train.unit import Unit
 
 FOLDER = "checkpoints"
@@ -109,12 +108,6 @@ class Keeper:
         from shoal.train.checkpoint.units import add_unit
 
         add_unit(self, unit, averages)
-
-    def add_tables(self, number: int, tables: Tables) -> None:
-        """Sparse tables of a unit, which servers write themselves; the first worker asks them to."""
-        from shoal.train.checkpoint.units import add_tables
-
-        add_tables(self, number, tables)
 
     def holds(self, prefix: str) -> bool:
         return any(item.name.startswith(prefix) for item in self._items)

@@ -2,7 +2,8 @@
 
 The memory is kept from one save to the next: fresh pages cost more than the copy, and pinned ones forty times as much
 (0.8 s for a GB on an H200, during which nothing else runs on the card). So tensors on a GPU are copied there where
-there is room in plenty, and the writer fetches them; else through pinned memory.
+there is room in plenty, and the writer fetches them through a small pinned piece: a copy to memory that is not pinned
+would hold up the card as a whole. Without that room they go to pinned memory at once.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch import Tensor
 from shoal.train.checkpoint.tensors import Layout
 
 PLENTY = 4  # a copy on the GPU is made when so many would fit
+PIECE = 8 << 20  # bytes that are fetched from it at a time
 
 
 @dataclass(frozen=True)
@@ -59,9 +61,15 @@ class Staging:
         def fetch() -> Tensor:
             """In the writer's thread, on a stream of its own: training goes on."""
             data = self._buffer(name, layout.size, pinned=False)
-            with torch.cuda.stream(torch.cuda.Stream(device)):  # type: ignore[no-untyped-call]
-                torch.cuda.current_stream(device).wait_event(copied)
-                data.copy_(held[0])
+            piece = self._buffer(".piece", PIECE, pinned=True)
+            stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            stream.wait_event(copied)
+            with torch.cuda.stream(stream):
+                for begin in range(0, layout.size, PIECE):
+                    part = held[0][begin : begin + PIECE]
+                    piece[: part.numel()].copy_(part, non_blocking=True)
+                    stream.synchronize()
+                    data[begin : begin + PIECE].copy_(piece[: part.numel()])
             held.clear()
             return data
 

@@ -7,15 +7,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from shoal.train.api import Partition, State
-from shoal.train.checkpoint import beside
-from shoal.train.checkpoint.disk import facts
 from shoal.train.checkpoint.parts import EACH, SHARED, WHOLE
 from shoal.train.errors import BadCheckpoint
 
@@ -57,26 +54,6 @@ def _add_plain(keeper: Keeper, unit: Unit) -> None:
         keeper.add(f"optimizer.{number}.{place}", one.state, one.load, scope=scope, needed=True)
     if unit.sync is not None:
         keeper.add(f"sync.{number}", unit.sync.state, unit.sync.load, scope=EACH)
-
-
-class Tables(Protocol):
-    """What writes files into a folder and reads them again, for any number of servers."""
-
-    def save(self, folder: Path) -> list[str]: ...
-
-    def load(self, folder: Path) -> None: ...
-
-
-def add_tables(keeper: Keeper, number: int, tables: Tables) -> None:
-    def state() -> list[str]:
-        folder = beside.folder()
-        files = tables.save(folder)
-        for file in files:
-            known = facts(folder / file)
-            beside.wrote(file, known.bytes, known.sha256)
-        return files
-
-    keeper.add(f"tables.{number}", state, lambda files: tables.load(beside.folder()), scope=WHOLE)
 
 
 def first_difference(saved: Mapping[str, Any], here: Mapping[str, Any]) -> str | None:

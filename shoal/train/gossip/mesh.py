@@ -72,8 +72,9 @@ class Mesh:
         """The mesh of this worker; one object for all who ask. `close` it as often."""
         me = world.workers[world.rank]
         with _lock:
-            mesh = _open.get((me.host, me.port)) or cls(world)
-            _open[(me.host, me.port)] = mesh
+            mesh = _open.get((me.host, me.port))
+            if mesh is None or mesh.world is not world:  # that of a run before, which ended badly, is of no use
+                mesh = _open[(me.host, me.port)] = cls(world)
             mesh.users += 1
             return mesh
 
@@ -88,7 +89,8 @@ class Mesh:
             self.users -= 1
             if self.users:
                 return
-            _open.pop((me.host, me.port), None)
+            if _open.get((me.host, me.port)) is self:
+                del _open[(me.host, me.port)]
         self.ending = True
         self._say_goodbye({*self._links, *(rank for rank, _ in list(self._callers.values()))} - {self.members.me})
         with self._lock:

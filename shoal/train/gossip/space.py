@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from shoal.errors import BadSpec
 from shoal.train import compress
 from shoal.train.api import Setting
 from shoal.train.flat import Flat
@@ -18,6 +17,7 @@ from shoal.train.gossip.parcel import Parcel
 from shoal.train.gossip.push import Push
 from shoal.train.gossip.replica import Replica
 from shoal.train.gossip.slots import Slots
+from shoal.train.seeing import EXCHANGE
 from shoal.train.topology import Topology
 from shoal.train.wire.frames import Buffer, Meta
 
@@ -64,16 +64,16 @@ class Space:
 
     def step(self) -> None:
         seeing, every = self.setting.seeing, int(self.setting.options["every"])
-        took = seeing.clock() - self._since
-        if self.steps % every == 0 and self.couriers.any():
+        took, due = seeing.clock() - self._since, (self.steps + 1) % every == 0
+        if due and self.couriers.any():
             with seeing.waiting_for(f"an exchange of space {self.name} with {self.couriers.names()}"):
                 free = self.couriers.wait(max(SHORTEST, took))
         else:
             free = self.couriers.wait(0.0)
         self.steps += 1
-        with seeing.spending("exchange"):
+        with seeing.spending(EXCHANGE):
             seeing.stale(self.replica.step())
-            if free and self.steps % every == 0:
+            if due and free:
                 self.couriers.begin(self.mode.targets(self.steps // every - 1))
         self._since = seeing.clock()
 
@@ -118,9 +118,5 @@ def _mode(space: Space, options: Mapping[str, Any]) -> Mode:
     squeeze = compress.make(options)
     if not pushes:
         return Pairs(space, topology, squeeze)
-    if squeeze is not None and not isinstance(squeeze, compress.Halves):
-        raise BadSpec(
-            f"compress={squeeze.name} cannot go with mode=push: shares of a model that arrive in part distort it; "
-            "use fp16 or bf16, or mode=pairs"
-        )
+    assert squeeze is None or isinstance(squeeze, compress.Halves), "refused when the strategy was read"
     return Push(space, topology, squeeze)

@@ -73,18 +73,29 @@ class Attendance:
         if words[word] < value:
             self.until(lambda: words[word] >= value, other, sign, self.present)
 
+    def glance(self, other: int, word: int, value: int) -> bool:
+        """Whether the other's counter comes to the value within a moment."""
+        words = self.boards[other].words
+        return self._look(lambda: words[word] >= value)
+
     def until(self, done: Callable[[], bool], other: int, sign: int, watch: Sequence[int]) -> None:
         """Waits for something the other shows, while those watched live."""
-        for _ in range(YIELDS if self._crowded else SPIN):
-            if done():
-                return
-            if self._crowded:
-                futex.give_way()
+        if self._look(done):
+            return
         began = self._seeing.clock()
         try:
             self._sleep(done, other, sign, watch)
         finally:
             self.waited += self._seeing.clock() - began
+
+    def _look(self, done: Callable[[], bool]) -> bool:
+        """For a moment; where there are more members than cores, the core is given away meanwhile."""
+        for _ in range(YIELDS if self._crowded else SPIN):
+            if done():
+                return True
+            if self._crowded:
+                futex.give_way()
+        return False
 
     def leave(self) -> None:
         self.show(LEFT, 1)

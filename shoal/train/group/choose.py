@@ -7,6 +7,7 @@ import logging
 from shoal.train.errors import NoRoom
 from shoal.train.group.api import Group
 from shoal.train.group.shm import PATIENCE, SharedGroup
+from shoal.train.group.threads import ThreadGroup
 from shoal.train.seeing import Seeing
 from shoal.train.wire import segment
 from shoal.train.world import World
@@ -19,6 +20,8 @@ _log = logging.getLogger("shoal.train")
 def make(world: World, seeing: Seeing, name: str = "all") -> Group:
     """The group of all workers. Collective: all of them must ask, and those that ask for several, in the same order;
     `name` keeps them apart."""
+    if world.size == 1:
+        return ThreadGroup.make(1)[0]
     patience = float(world.variables.get(WAIT, PATIENCE))
     nodes = dict.fromkeys(peer.node for peer in world.workers)
     if not _shares(world):

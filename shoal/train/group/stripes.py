@@ -27,8 +27,8 @@ from shoal.train.group.lanes import Lane, lane
 from shoal.train.wire.segment import PAGE
 
 STRIPE = 512 << 10  # bytes; two members' blocks of it fit a core's L2 beside what they are added to
-SLOTS = 4  # stripes in a ring
-REDUCE_LATER, FETCH_LATER = 1, 2  # stripes after the put; the last less than SLOTS
+SLOTS = 8  # stripes in a ring
+AHEAD = 2  # stripes that are put before the first of them is reduced, where the others keep pace
 SMALL = 64 << 10  # bytes that go in one round
 LEAST, PIECES = 64 << 10, 4  # a middling tensor is cut into so many stripes of at least so many bytes
 
@@ -177,18 +177,44 @@ class _Reduction:
         self._tensor = rings.lane.over(whole)
         self._count = whole.numel()
         self._place = members.index(attendance.rank)
+        self._others = [one for one in members if one != attendance.rank]
         self._divisor = len(members) if mean else 1
         self._stripe = _stripe(self._count, rings.itemsize, len(members))
         self._number = -(-self._count // self._stripe)
 
     def run(self) -> None:
-        for step in range(self._number + FETCH_LATER):
-            if step < self._number:
-                self._put(step)
-            if 0 <= step - REDUCE_LATER < self._number:
-                self._reduce(step - REDUCE_LATER)
-            if step >= FETCH_LATER:
-                self._fetch(step - FETCH_LATER)
+        """What is furthest along goes first, so that rings stay short and in the cache while all keep pace; who is
+        ahead fills its ring while the others' processes do not run."""
+        put = reduced = fetched = 0
+        while fetched < self._number:
+            late = None
+            if fetched < reduced:
+                late = self._late(OUT, fetched)
+                if late is None:
+                    self._fetch(fetched)
+                    fetched += 1
+                    continue
+            if reduced < put:
+                late_put = self._late(PUT, reduced)
+                if late_put is None:
+                    self._reduce(reduced)
+                    reduced += 1
+                    continue
+                late = late or late_put
+            room = put < min(self._number, fetched + SLOTS)
+            if room and (late is None or put < reduced + AHEAD or not self._at.glance(*late)):
+                self._put(put)
+                put += 1
+            elif late is not None:
+                self._at.wait(*late, self._sign)
+
+    def _late(self, word: int, stripe: int) -> tuple[int, int, int] | None:
+        """Somebody whose counter has not come to that stripe: who, which counter, and what it must show."""
+        value = self._at.ticket(stripe + 1)
+        for one in self._others:
+            if self._at.boards[one].words[word] < value:
+                return one, word, value
+        return None
 
     def _put(self, stripe: int) -> None:
         begin, end, block = self._cut(stripe)
@@ -203,8 +229,6 @@ class _Reduction:
     def _reduce(self, stripe: int) -> None:
         begin, end, block = self._cut(stripe)
         low, high = self._place * block, min((self._place + 1) * block, end - begin)
-        for other in self._members:
-            self._at.wait(other, PUT, self._at.ticket(stripe + 1), self._sign)
         if low < high:
             mine, out = self._tensor[begin + low : begin + high], self._rings.out(self._at.rank, stripe)[: high - low]
             rings = (mine if one == self._at.rank else self._rings.put(one, stripe)[low:high] for one in self._members)
@@ -217,7 +241,6 @@ class _Reduction:
     def _fetch(self, stripe: int) -> None:
         for low, high, other in self._blocks(stripe):
             if other != self._at.rank:
-                self._at.wait(other, OUT, self._at.ticket(stripe + 1), self._sign)
                 self._rings.lane.copy(self._tensor[low:high], self._rings.out(other, stripe)[: high - low])
 
     def _cut(self, stripe: int) -> tuple[int, int, int]:

@@ -45,8 +45,9 @@ _lock = threading.Lock()
 class Rounds:
     """The rounds of one worker in one group, shared by everything that meets there."""
 
-    def __init__(self, group: Group, main: Group) -> None:
+    def __init__(self, group: Group, main: Group, counted: tuple[Seeing, Seeing] | None = None) -> None:
         self.group, self._main = group, main
+        self._counted = counted  # where the group counts its bytes, and where they are wanted
         self.parts: dict[str, Part] = {}
         self._users = 0
         self._orders: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
@@ -62,7 +63,10 @@ class Rounds:
         main = setting.group()
         with _lock:
             if id(main) not in _open:
-                _open[id(main)] = cls(_own(setting, main), main)
+                # What runs beside the training must not be taken away from its time: only its bytes are counted.
+                apart = Seeing() if setting.options["delay"] else None
+                group = _own(setting, main, apart or setting.seeing)
+                _open[id(main)] = cls(group, main, (apart, setting.seeing) if apart else None)
             return _open[id(main)]
 
     def use(self, parts: dict[str, Part]) -> None:
@@ -116,7 +120,17 @@ class Rounds:
     def _meet(self, name: str, word: Word, body: Body) -> Any:
         said = self._say({**word, ROUND: name, ENDS: False, RANK: self.group.rank})
         _asked(said)
-        return body(said)
+        try:
+            return body(said)
+        finally:
+            self._count()
+
+    def _count(self) -> None:
+        if self._counted is not None:
+            apart, wanted = self._counted
+            with apart.lock:
+                sent, received, apart.bytes_sent, apart.bytes_received = apart.bytes_sent, apart.bytes_received, 0, 0
+            wanted.sent(sent, received)
 
     def _say(self, word: Word) -> list[Word]:
         said = self.group.gather(word)
@@ -146,14 +160,13 @@ class Rounds:
             thread.join()
 
 
-def _own(setting: Setting, main: Group) -> Group:
+def _own(setting: Setting, main: Group, seeing: Seeing) -> Group:
     """Another group of the same workers, where the world tells how to reach them."""
     if not setting.world.secret:
         return main
     from shoal.train.group.choose import make
 
-    # What runs beside the training must not be taken away from its time; bytes are counted by the rounds.
-    return make(setting.world, Seeing() if setting.options["delay"] else setting.seeing, "rounds")
+    return make(setting.world, seeing, "rounds")
 
 
 def going(said: list[Word]) -> list[Word]:

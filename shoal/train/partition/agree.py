@@ -87,16 +87,16 @@ def same_values(model: nn.Module) -> None:
                 one.data.copy_(flat)
 
 
-def same_chance(ranks: Sequence[int], group: Group, device: torch.device) -> None:
-    """The dice of the first of the ranks on all of them: who holds parts of one model must drop the same units and
-    shuffle alike. Collective in the group."""
+def same_chance(ranks: Sequence[int], group: Group, card: torch.device | None = None) -> None:
+    """The dice of the first of the ranks on all of them, also those of a card that all have: who holds parts of one
+    model must drop the same units and shuffle alike. Collective in the group."""
     state = torch.get_rng_state()
     dist.broadcast(state, ranks[0], group=group)
     torch.set_rng_state(state)
-    if device.type == "cuda":
-        card = torch.cuda.get_rng_state(device)
-        dist.broadcast(card, ranks[0], group=group)
-        torch.cuda.set_rng_state(card, device)
+    if card is not None:
+        state = torch.cuda.get_rng_state(card)
+        dist.broadcast(state, ranks[0], group=group)
+        torch.cuda.set_rng_state(state, card)
     version, numbers, gauss = gather(random.getstate(), group)[0]
     random.setstate((version, tuple(numbers), gauss))
 

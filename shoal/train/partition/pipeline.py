@@ -70,7 +70,7 @@ class Pipeline:
             agree.same_model(model)
             agree.same_values(model)
             self._crew.gather()
-            agree.same_chance(self._crew.line, self._crew.group, self._device)
+            agree.same_chance(self._crew.line, self._crew.group)
             seed = agree.gather(torch.initial_seed())[0]
         self._dice = torch.Generator().manual_seed((seed + 1 + self._world.rank) % 2**63).get_state()
         self._model, self._forward = model, model.forward

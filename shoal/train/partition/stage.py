@@ -9,7 +9,6 @@ like, which are made from the batch, are made by every stage itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -17,7 +16,8 @@ from torch import Tensor, nn
 from torch.utils import _pytree as tree
 
 from shoal.train.errors import BadModel
-from shoal.train.partition.trace import Chain, Gates, Mixing, on_meta
+from shoal.train.partition.shapes import Mixing, computed, is_empty
+from shoal.train.partition.trace import Chain, Gates
 
 Receive = Callable[[list[Tensor]], Sequence[Tensor]]
 
@@ -73,9 +73,8 @@ class Stage:
         return came, [one for one in tree.tree_leaves(out) if isinstance(one, Tensor)]
 
     def _walk(self, inputs: Sequence[Any], named: Mapping[str, Any], walk: _Walk) -> Any:
-        mixing = nullcontext() if self.is_first and not walk.dry else Mixing()
         try:
-            with mixing, self._gates.charge(walk.call):
+            with Mixing(), self._gates.charge(walk.call):
                 return self._forward(*inputs, **named)
         except _Reached as reached:
             return reached.values
@@ -107,8 +106,7 @@ class _Walk:
             args, kwargs = tree.tree_unflatten(flat, spec)
         if self.dry or place < stage.first:
             return self._without_numbers(place, unit, forward, args, kwargs, flat)
-        lost = [one for one in flat if isinstance(one, Tensor) and one.is_meta]
-        if lost:
+        if any(is_empty(one) for one in flat):
             raise BadModel(
                 f"{name!r} takes a value that an earlier stage made and did not send: "
                 "cut the pipeline elsewhere, with run.mark and split=marks"
@@ -120,14 +118,17 @@ class _Walk:
         self, place: int, unit: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any, flat: list[Any]
     ) -> Any:
         known = self._stage._shapes
-        key = (
-            place,
-            unit.training,
-            *((one.shape, one.dtype) if isinstance(one, Tensor) else repr(one) for one in flat),
-        )
+        key = (place, unit.training, *(_kind(one) for one in flat))
         if key not in known:
-            known[key] = on_meta(unit, forward, args, kwargs)
+            known[key] = computed(unit, forward, args, kwargs)
         return known[key]
+
+
+def _kind(value: Any) -> Any:
+    """What of an argument may decide the shape of an output."""
+    if isinstance(value, Tensor):
+        return value.shape, value.dtype
+    return value if isinstance(value, (bool, int, float, str)) else type(value)
 
 
 def _size(values: Sequence[Tensor]) -> int:

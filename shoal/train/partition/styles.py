@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_module, distribute_tensor
-from torch.distributed.tensor.experimental import register_sharding
 from torch.distributed.tensor.parallel import ParallelStyle
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as tree
 
 from shoal.train.partition.plans import COLUMNS, GATHERED, ROWS, VOCABULARY, is_transposed
@@ -133,7 +134,7 @@ class Kept:
         return (plain(args), plain(kwargs)) if self._takes_plain else (args, kwargs)
 
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
-        for one, name in self._shown.pop():
+        for one, name in self._shown.pop() if self._shown else ():
             one.__dict__.pop(name, None)
 
 
@@ -153,61 +154,51 @@ def keep(model: nn.Module, mesh: DeviceMesh, cut: Iterable[str]) -> None:
             Kept(module, kept, takes_plain=name not in around and not norm)
 
 
-# torch has no sharding for the attention that it takes on a CPU: batches and heads are independent of each other.
+class _Attention(TorchFunctionMode):
+    """Batches and heads do not see each other: attention over parts of them is attention over the parts. DTensor knows
+    that of some of torch's ways to compute it only."""
 
-_attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-_attention_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is not functional.scaled_dot_product_attention:
+            return func(*args, **kwargs)
+        named = {**dict(zip(("query", "key", "value", "attn_mask"), args, strict=False)), **kwargs}
+        query = named["query"]
+        whole = not isinstance(query, DTensor) or query.placements[0] not in (Replicate(), Shard(0), Shard(1))
+        if whole or len(args) > 4:
+            return func(*args, **kwargs)
+        lies, mesh = query.placements[0], query.device_mesh
+        for name in ("key", "value"):
+            named[name] = _as(named[name], mesh, lies).to_local()
+        mask = named.get("attn_mask")
+        if mask is not None:
+            cut = isinstance(lies, Shard) and mask.ndim == query.ndim and mask.shape[lies.dim] > 1
+            named["attn_mask"] = _as(mask, mesh, lies if cut else Replicate()).to_local()
+        made = func(**{**named, "query": query.to_local()})
+        return DTensor.from_local(made, mesh, [lies], run_check=False)
 
 
-def _mask_lies(mask: Any, dimension: int) -> Placement | None:
-    if mask is None:
-        return None
-    whole = mask.ndim < 4 or mask.shape[dimension] == 1
-    return Replicate() if whole else Shard(dimension)
+def _as(value: Tensor, mesh: DeviceMesh, placement: Placement) -> DTensor:
+    if not isinstance(value, DTensor):
+        value = DTensor.from_local(value, mesh, [Replicate()], run_check=False)
+    return value.redistribute(placements=[placement])
 
 
-def _ways(tensors: int, results: int, mask: Any) -> list[tuple[list[Any], list[Any]]]:
-    ways: list[tuple[list[Any], list[Any]]] = []
-    for placement, lies in (
-        (Replicate(), None if mask is None else Replicate()),
-        (Shard(0), _mask_lies(mask, 0)),
-        (Shard(1), _mask_lies(mask, 1)),
-    ):
-        ways.append(([placement] * results, [placement] * tensors + [None, None, lies]))
-    return ways
+def attend(model: nn.Module, cut: Iterable[str]) -> None:
+    """Lets the modules around cut ones attend with parts."""
+    for owner in sorted({name.rpartition(".")[0] for name in cut}):
+        module, modes = model.get_submodule(owner), list[_Attention]()
 
+        def enter(module: nn.Module, args: Any, modes: list[_Attention] = modes) -> None:
+            modes.append(_Attention())
+            modes[-1].__enter__()  # type: ignore[no-untyped-call]
 
-def teach_attention() -> None:
-    """Tells DTensor how attention on a CPU may be cut. Harmless twice."""
+        def leave(module: nn.Module, args: Any, output: Any, modes: list[_Attention] = modes) -> None:
+            if modes:  # none, when a hook before this one has failed
+                modes.pop().__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
-    @register_sharding(_attention.default)  # type: ignore[untyped-decorator]
-    def forward(
-        q: Any,
-        k: Any,
-        v: Any,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        *,
-        attn_mask: Any = None,
-        scale: Any = None,
-    ) -> Any:
-        return _ways(3, 2, attn_mask)
-
-    @register_sharding(_attention_backward.default)  # type: ignore[untyped-decorator]
-    def backward(
-        grad: Any,
-        q: Any,
-        k: Any,
-        v: Any,
-        out: Any,
-        lse: Any,
-        dropout_p: float,
-        is_causal: bool,
-        *,
-        attn_mask: Any = None,
-        scale: Any = None,
-    ) -> Any:
-        return _ways(6, 3, attn_mask)
+        module.register_forward_pre_hook(enter)
+        module.register_forward_hook(leave, always_call=True)
 
 
 def whole_gradient(parameter: Tensor) -> None:

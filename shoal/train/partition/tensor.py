@@ -85,9 +85,9 @@ class TensorParallel:
         known, tied = whole.names_of(model), plans.ties(model)
         parts = grid[PART]
         device = next(model.parameters()).device
+        card = device if device.type == "cuda" else None
         self._group = parts.get_group()
-        agree.same_chance(self._beside, self._group, device)
-        styles.teach_attention()
+        agree.same_chance(self._beside, self._group, card)
         self._open.enter_context(implicit_replication())
         torch.backends.mha.set_fastpath_enabled(False)  # it reads weights that are parts by now
         chosen = {
@@ -95,6 +95,7 @@ class TensorParallel:
         }
         parallelize_module(model, parts, chosen, src_data_rank=None)
         styles.keep(model, parts, list(chosen))
+        styles.attend(model, [name for name in chosen if name not in self._plan.local])
         _tie(model, tied)
         self._copy(model, grid)
         whole.point(self._optimizers, known, model)

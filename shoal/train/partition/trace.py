@@ -1,8 +1,8 @@
 """What the forward of a model does with its modules: which it calls, in which order, what each costs, what flows.
 
 The forward runs as the user wrote it, on one real micro-batch, but every *unit* (a layer of a list, or a module beside
-them) computes on the meta device: shapes and no numbers. Every value carries the units it came from, so that the places
-where the model can be cut follow: those where everything made before goes through the arguments of one call.
+them, that has parameters) computes shapes and no numbers. Every value carries the units it came from, so that the
+places where the model can be cut follow: those where everything made before goes through the arguments of one call.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as tree
 from torch.utils.flop_counter import FlopCounterMode
 
 from shoal.train.errors import BadModel
+from shoal.train.partition.shapes import Mixing, computed
 from shoal.train.partition.split import MARK, Unit
 
 _FROM = "_shoal_from"  # on a tensor: the units and outer parameters it came from
@@ -73,7 +73,8 @@ class _Gate:
 
 
 def units(model: nn.Module, marks: bool = False) -> Iterator[tuple[str, nn.Module]]:
-    """Layers of lists and sequences, and modules that hold no lists. With marks, what they name is a unit."""
+    """Layers of lists and sequences, and modules that hold no lists, each with parameters: what has none is computed
+    wherever its input is. With marks, what they name is a unit."""
     if not _opened(model, False, marks):
         yield "", model
         return
@@ -85,7 +86,7 @@ def _units(module: nn.Module, prefix: str, marks: bool) -> Iterator[tuple[str, n
         path = f"{prefix}.{name}" if prefix else name
         if _opened(child, isinstance(module, _LISTS), marks):
             yield from _units(child, path, marks)
-        else:
+        elif any(True for _ in child.parameters()) or (marks and getattr(child, MARK, False)):
             yield path, child
 
 
@@ -112,20 +113,6 @@ def trace(model: nn.Module, forward: Callable[..., Any], gates: Gates, inputs: t
         ) from error
     tracer.consume(result, len(tracer.chain.units))
     return tracer.finished()
-
-
-class Mixing(TorchFunctionMode):
-    """Between units, a value without numbers makes everything computed with it one without numbers."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        values = [one for one in tree.tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
-        if any(one.is_meta for one in values) and not all(one.is_meta for one in values):
-            args, kwargs = to_meta((args, kwargs))
-        return self.seen(values, func(*args, **kwargs))
-
-    def seen(self, values: list[Tensor], result: Any) -> Any:
-        return result
 
 
 class _Tracer(Mixing):
@@ -156,7 +143,7 @@ class _Tracer(Mixing):
         crosses = tuple(at for at, one in enumerate(flat) if isinstance(one, Tensor) and _units_in(self._from(one)))
         counter = FlopCounterMode(display=False)
         with counter:
-            result = on_meta(unit, forward, args, kwargs)
+            result = computed(unit, forward, args, kwargs)
         made = sum(one.numel() for one in tree.tree_leaves(result) if isinstance(one, Tensor))
         held = 0 if unit in self._calls else sum(one.numel() for one in unit.parameters())
         self._calls.append(unit)
@@ -207,40 +194,6 @@ class _Tracer(Mixing):
         """No cut after call `first` up to before call `last`."""
         for place in range(first + 1, last + 1):
             self.chain.blocked.setdefault(place, why)
-
-
-def on_meta(unit: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """The unit's forward in shapes only; its parameters and buffers stay untouched."""
-    args, kwargs = to_meta((args, kwargs))
-    with _swapped(unit), torch.no_grad(), torch._C.DisableTorchFunction():
-        return forward(*args, **kwargs)
-
-
-@contextmanager
-def _swapped(unit: nn.Module) -> Iterator[None]:
-    held = [(one, dict(one._parameters), dict(one._buffers)) for one in unit.modules()]
-    try:
-        for one, parameters, buffers in held:
-            for name, parameter in parameters.items():
-                if parameter is not None and not parameter.is_meta:
-                    one._parameters[name] = nn.Parameter(_shape(parameter), requires_grad=parameter.requires_grad)
-            for name, buffer in buffers.items():
-                if buffer is not None and not buffer.is_meta:
-                    one._buffers[name] = _shape(buffer)
-        yield
-    finally:
-        for one, parameters, buffers in held:
-            one._parameters.update(parameters)
-            one._buffers.update(buffers)
-
-
-def to_meta(value: Any) -> Any:
-    return tree.tree_map_only(Tensor, lambda one: one if one.is_meta else _shape(one), value)
-
-
-def _shape(value: Tensor) -> Tensor:
-    with torch._C.DisableTorchFunction():
-        return torch.empty_like(value, device="meta", requires_grad=False)
 
 
 def _tag(value: Any, sources: frozenset[Source]) -> Any:

@@ -143,7 +143,8 @@ class Supervisor:
         with suppress(ProcessLookupError):
             self._child.process.terminate()
         try:
-            return self._child.process.wait(GRACE)
+            code = self._child.process.wait(GRACE)
+            return 0 if code in (0, -signal.SIGTERM) else 1  # one that was not ready yet dies of the signal
         except subprocess.TimeoutExpired:
             _log.warning("%s: the serving process did not end within %g s and is killed", self.name, GRACE)
             return 1

@@ -102,7 +102,7 @@ class Segment:
 
     def close(self) -> None:
         """Gives the mapping up; the pages go when the last tensor over them does. The file stays. Harmless twice."""
-        # Never mmap.close(): torch.frombuffer keeps the object but not the buffer, so the pages would go under a tensor.
+        # Never mmap.close(): torch.frombuffer keeps the object, not the buffer, so the pages would go under a tensor.
         self._mapping = None
 
     def unlink(self) -> None:

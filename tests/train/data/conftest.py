@@ -14,3 +14,8 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def always_heard(heard: None) -> None:
+    """What is logged reaches caplog."""

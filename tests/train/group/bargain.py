@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Callable
 
 import torch
@@ -118,6 +119,25 @@ def keeps_messages_in_order(group: Group) -> None:
     group.gather(None)
 
 
+def keeps_pace_over_many_calls(group: Group) -> None:
+    """Calls of all kinds and sizes in one drawn order: no piece of one is taken for a piece of another."""
+    dice = random.Random(5)
+    for number in range(120):
+        kind, size = dice.choice(("sum", "sum", "broadcast", "gather")), dice.choice((1, 50, 17_000, 60_000, 200_000))
+        if kind == "gather":
+            assert group.gather([number, group.rank]) == [[number, one] for one in group.members()]
+            continue
+        tensor = numbers(size, group.rank + number)
+        if kind == "sum":
+            group.all_reduce(tensor)
+            expected = torch.stack([numbers(size, one + number) for one in range(group.size)]).sum(0)
+        else:
+            source = dice.randrange(group.size)
+            group.broadcast(tensor, source)
+            expected = numbers(size, source + number)
+        assert torch.equal(tensor, expected), f"call {number}: {kind} of {size}"
+
+
 def goes_on_without_those_who_left(group: Group) -> None:
     """The last one. All but the lowest leave, one after another, each when it has seen the one before go."""
     for last in range(group.size - 1, 0, -1):
@@ -181,6 +201,7 @@ CHECKS: tuple[Check, ...] = (
     broadcasts_from_anyone,
     gathers_plain_data,
     keeps_messages_in_order,
+    keeps_pace_over_many_calls,
     goes_on_without_those_who_left,
 )
 

@@ -73,7 +73,7 @@ def test_gradients_go_back_through_the_cuts() -> None:
 def test_a_stage_knows_what_comes_and_goes_for_any_batch_and_holds_no_more_than_its_own() -> None:
     model, (x, _) = Mlp(), numbers(8, 1)
     gates, chain = traced(model, x)
-    spans = split.spans([2], len(chain.units))
+    spans = split.spans([1], len(chain.units))
     stages = held.stage_of(model, gates, chain, spans)
     held.drop(model, gates, stages, [1])
     assert [name for name, one in model.named_parameters() if not one.is_meta] == [
@@ -89,14 +89,59 @@ def test_a_stage_knows_what_comes_and_goes_for_any_batch_and_holds_no_more_than_
 def test_the_dearer_layers_are_told_apart() -> None:
     model = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 64), nn.Linear(64, 2))
     _, chain = traced(model, torch.zeros(8, 4))
-    assert [unit.flops for unit in chain.units] == [2 * 8 * 4 * 64, 0, 2 * 8 * 64 * 64, 2 * 8 * 64 * 2]
-    assert [unit.parameters for unit in chain.units] == [5 * 64, 0, 65 * 64, 65 * 2]
-    assert split.balanced([unit.cost(4) for unit in chain.units], 2, chain.blocked) == [2]
+    assert [unit.flops for unit in chain.units] == [2 * 8 * 4 * 64, 2 * 8 * 64 * 64, 2 * 8 * 64 * 2]
+    assert [unit.parameters for unit in chain.units] == [5 * 64, 65 * 64, 65 * 2]
+    assert split.balanced([unit.cost(4) for unit in chain.units], 2, chain.blocked) == [1]
 
 
 def test_torchs_transformer_is_cut_between_its_layers() -> None:
     _, chain = traced(Encoder(tied=False), words(2, 1)[0])
     assert [unit.name for unit in chain.units] == ["words", "encoder.layers.0", "encoder.layers.1", "lm_head"]
+
+
+class Turning(nn.Module):
+    """Positions from a module without parameters, which goes to every layer, and a mask made where the values are."""
+
+    class Angles(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("rates", torch.rand(WIDTH))
+
+        def forward(self, h: Tensor, places: Tensor) -> Tensor:
+            return (places[:, None] * self.rates).cos().to(h.dtype)
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, h: Tensor, angles: Tensor, mask: Tensor | None = None) -> Tensor:
+            assert mask is not None
+            return h + mask @ (self.linear(h) * angles)  # type: ignore[no-any-return]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.angles = nn.Embedding(12, WIDTH), self.Angles()
+        self.layers = nn.ModuleList(self.Layer() for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.words(x)
+        places = torch.arange(h.shape[1], device=h.device)
+        angles, mask = self.angles(h, places), torch.ones(h.shape[1], h.shape[1], device=h.device).tril()
+        for layer in self.layers:
+            h = layer(h, angles, mask=mask)
+        return h
+
+
+@pytest.mark.parametrize("cut", range(1, 4))
+def test_what_is_made_from_shapes_alone_is_made_by_every_stage(cut: int) -> None:
+    model, (x, _) = Turning(), words(4, 1)
+    expected = model(x)
+    gates, chain = traced(model, x)
+    assert [unit.name for unit in chain.units] == ["words", "layers.0", "layers.1", "layers.2"] and not chain.blocked
+    out, passed = in_stages(model, chain, gates, [cut], x)
+    torch.testing.assert_close(out, expected, rtol=0, atol=0)
+    assert [one.shape for one in passed[1]] == [(4, 6, WIDTH)]
 
 
 def test_a_tied_weight_blocks_every_cut_between_its_two_ends() -> None:

@@ -161,7 +161,7 @@ def test_a_stranger_without_the_secret_reads_no_row(tmp_path: Path) -> None:
         remote(replace(world, secret=b"a guess"))
 
 
-# -- in a model ---------------------------------------------------------------------------------------------------------
+# -- in a model --------------------------------------------------------------------------------------------------------
 
 
 def setting(world: World | None = None) -> Setting:

@@ -27,6 +27,7 @@ LOCAL = """
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+            run.should_stop()  # another thing that workers agree on, while rounds run beside it
     print("end", float(sum(one.double().sum() for one in model.state_dict().values())))
 """
 
