@@ -42,7 +42,7 @@ class Hooks:
         self._sync, self._finite, self._stepped = sync, finite, stepped
         self._held: list[tuple[Tensor, Tensor]] | None = None  # gradients that are away during a skipped step
         self._warned = False
-        # Torch's own, but for LBFGS, evaluate a closure once and first of all: doing it here is the same. What others do
+        # Torch's own, but for LBFGS, evaluate a closure once, first of all: doing it here is the same. What others do
         # is not known, so theirs is left to them unless the gradient must be exchanged.
         once = type(optimizer).__module__.startswith("torch.optim") and not isinstance(optimizer, LBFGS)
         self._evaluates = (sync is not None and sync.needs_gradient) or (finite.policy != WARN and once)

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def test_staleness_is_about_n_and_the_books_balance(small: Any) -> None:
 
 def test_waiting_falls_with_the_bound(small: Any) -> None:
     idle = list(small("bounded")["data"]["idle"].values())
-    assert all(after < before + 0.5 for before, after in zip(idle, idle[1:], strict=False))
+    assert all(after < before + 0.5 for before, after in pairwise(idle))
     assert idle[0] > 40 and idle[-1] < 10
 
 

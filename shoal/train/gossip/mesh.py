@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from shoal.errors import UnknownName
+from shoal.errors import ShoalError, UnknownName
 from shoal.train import house
 from shoal.train.errors import PeerLost, WaitedTooLong
 from shoal.train.gossip.members import Members
@@ -103,8 +103,7 @@ class Mesh:
     def _say_goodbye(self, ranks: set[int]) -> None:
         """To all at once, and not for long: one that is stopped does not hear it, and another may be on its link."""
         goodbyes = [
-            threading.Thread(target=self.try_ask, args=(rank, {"kind": "leave"}, GOODBYE), daemon=True)
-            for rank in ranks
+            threading.Thread(target=self._tell, args=(rank, {"kind": "leave"}, GOODBYE), daemon=True) for rank in ranks
         ]
         for goodbye in goodbyes:
             goodbye.start()
@@ -152,7 +151,12 @@ class Mesh:
     def _tell_all(self) -> None:
         for rank in self.members.present():
             if rank != self.members.me and self._told.get(rank) != self.members.version and not self.ending:
-                self.try_ask(rank, {"kind": "news"}, REACH)
+                self._tell(rank, {"kind": "news"}, REACH)
+
+    def _tell(self, rank: int, meta: Meta, reach: float) -> None:
+        """Whatever comes of it: who cannot be told finds out."""
+        with suppress(ShoalError, OSError):
+            self.try_ask(rank, meta, reach)
 
     def _link(self, rank: int, reach: float) -> Link:
         with self._lock:
@@ -209,7 +213,9 @@ class Mesh:
     def handle(self, peer: wire.Peer, meta: Meta, payload: memoryview) -> wire.Answer:
         if meta["kind"] == "hello":
             return self._hello(peer, meta)
-        rank, _start = self._callers[peer.number]
+        rank, _start = self._callers.get(peer.number, (-1, 0))
+        if rank < 0:
+            return {"kind": "closed"}, ()  # it has said goodbye
         self._hear(meta)
         if meta["kind"] == "leave":
             return self._goodbye(peer, rank)

@@ -79,6 +79,7 @@ class Hall:
                 if begun is not None:
                     heard.add(rank)
             if gone := sorted(all_others - set(self._others())):
+                self._check()
                 names = [f"worker-{rank}" for rank in gone]
                 raise PeerLost(f"{', '.join(names)} ended before the training began; see what it said", names)
             missing = [rank for rank in others if rank not in heard]

@@ -46,7 +46,8 @@ class Watch:
     def _run(self) -> None:
         while not self._closed:
             with self._lock:
-                watched = {link.fileno(): (rank, link) for rank, link in self._links.items() if not link.closed}
+                watched = {link.fileno(): (rank, link) for rank, link in self._links.items()}
+            watched.pop(-1, None)  # closed here, and about to be dropped
             poll = select.poll()
             poll.register(self._ear, select.POLLIN)
             for number in watched:

@@ -17,7 +17,8 @@ class Group(Protocol):
     size: int
 
     def members(self) -> tuple[int, ...]:
-        """The ranks that have neither left nor died, in order; the rank itself is one of them."""
+        """The ranks that have neither left nor died, as far as it is known here, in order; the rank itself is one of
+        them. A goodbye may be on its way: what all must agree on they exchange."""
         ...
 
     def all_reduce(self, tensor: Tensor, op: str = "sum") -> None:

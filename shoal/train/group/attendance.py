@@ -109,6 +109,8 @@ class Attendance:
         if words[ARRIVED] < number:
             self.until(lambda: words[ARRIVED] >= number or bool(words[LEFT]), other, sign, self.present)
         if words[ARRIVED] < number:
+            if words[GAVE_UP] >= number:
+                raise self._lose([other])
             self.present = tuple(one for one in self.present if one != other)
         elif words[ARRIVED] >> 32 != number >> 32:
             self.check(self.present)  # the other knows of a death that is news here
@@ -118,21 +120,19 @@ class Attendance:
         self._seeing.arrivals[_name(other)] = words[WHEN + self.turn()] / 1e9
 
     def _sleep(self, done: Callable[[], bool], other: int, sign: int, watch: Sequence[int]) -> None:
-        board, clock = self.boards[other], self._seeing.clock
+        board, clock, what = self.boards[other], self._seeing.clock, calls.words(sign)
         began = looked = clock()
-        missing = self._missing(other)
-        with (
-            self._seeing.waiting_for(f"{calls.words(sign)}: {', '.join(missing)}"),
-            board.asleep(self._place[self.rank]),
-        ):
-            while not board.sleep_unless(done):
-                if clock() - looked < SLICE:
-                    continue
-                self.check(watch)
-                self.also()
-                looked = clock()
+        with self._seeing.waiting_for(what), board.asleep(self._place[self.rank]):
+            while True:
+                self._seeing.waiting = f"{what}: {', '.join(self._missing(other))}"
+                if board.sleep_unless(done):
+                    return
+                if clock() - looked >= SLICE:
+                    self.check(watch)
+                    self.also()
+                    looked = clock()
                 if looked - began > self._patience:
-                    raise self._too_long(self._missing(other), calls.words(sign))
+                    raise self._too_long(self._missing(other), what)
 
     def _missing(self, other: int) -> list[str]:
         """Who has not arrived; when all have, the one whose part is waited for."""

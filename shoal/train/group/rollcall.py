@@ -67,7 +67,7 @@ class Rollcall:
                 number, when = int(meta["number"]), self._seeing.clock()
                 found = Arrival(rank, int(meta["sign"]), int(meta["weight"]), bytes(payload), when)
                 self._heard[rank][number] = found
-            elif kind == LEAVE:
+            elif kind == LEAVE and rank not in self._gone:  # who gave up before is not forgiven
                 self._left.add(rank)
             elif kind == GIVE_UP:
                 self._gone.add(rank)
@@ -224,21 +224,28 @@ class Rollcall:
         return every
 
     def _until(self, done: Callable[[], bool], what: str, missing: Callable[[], list[int]], watch: bool = True) -> None:
+        """Waits for what the others say, and names at any time whom it still waits for."""
+        end = self._seeing.clock() + self._patience
         with self._changed:
             if done():
                 return
-            names = [f"worker-{one}" for one in missing()]
-            with self._seeing.waiting_for(f"{what}: {', '.join(names)}"):
-                came = self._changed.wait_for(lambda: done() or (watch and self._has_news()), self._patience)
-            if not done() and watch:
-                self._raise_the_dead()
-            if not came:
-                names = [f"worker-{one}" for one in missing()]
-                raise WaitedTooLong(
-                    f"worker-{self.rank} waited {self._patience:.0f} s in {what} for {', '.join(names)}, alive but not "
-                    "there; see what is done there, or raise SHOAL_TRAIN_WAIT",
-                    names,
-                )
+            with self._seeing.waiting_for(what):
+                while not done():
+                    if watch:
+                        self._raise_the_dead()
+                    names = [f"worker-{one}" for one in missing()]
+                    left = end - self._seeing.clock()
+                    if left <= 0:
+                        raise self._too_long(what, names)
+                    self._seeing.waiting = f"{what}: {', '.join(names)}"
+                    self._changed.wait(left)
+
+    def _too_long(self, what: str, names: list[str]) -> WaitedTooLong:
+        return WaitedTooLong(
+            f"worker-{self.rank} waited {self._patience:.0f} s in {what} for {', '.join(names)}, alive but not there; "
+            "see what is done there, or raise SHOAL_TRAIN_WAIT",
+            names,
+        )
 
     def _is_away(self, other: int) -> bool:
         return other in self._left or other in self._gone

@@ -78,12 +78,12 @@ class SharedGroup:
             give_back(staged, tensor)
 
     def broadcast(self, tensor: Tensor, source: int = 0) -> None:
-        if source != self.rank and source not in self.members():
-            raise PeerLost(f"worker-{source} is no longer here, so it cannot be the source", [f"worker-{source}"])
+        if source not in self.present:
+            raise self._no_source(source)
         staged, copied = flat(tensor)
         sign = calls.sign(calls.BROADCAST, staged.dtype, staged.numel(), source)
         with self._exchanging():
-            self._stripes.broadcast(staged, source, sign)
+            self._stripes.broadcast(staged, source, sign, self._no_source)
         self._count(staged.nbytes)
         if copied and source != self.rank:
             give_back(staged, tensor)
@@ -128,6 +128,10 @@ class SharedGroup:
             spent = self._seeing.clock() - began - (self.attendance.waited - waited)
             with self._seeing.lock:
                 self._seeing.seconds[EXCHANGE] += spent
+
+    def _no_source(self, source: int) -> PeerLost:
+        self.attendance.also()  # perhaps the source itself left because of another's death
+        return PeerLost(f"worker-{source} is no longer here, so it cannot be the source", [f"worker-{source}"])
 
     def _count(self, moved: int) -> None:
         self._seeing.sent(moved, moved)

@@ -15,7 +15,7 @@ Small tensors take one round: everybody shows all of its own and adds everything
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -56,19 +56,26 @@ class Stripes:
             _Reduction(self._at, rings, whole, members, mean, sign).run()
         return len(members)
 
-    def broadcast(self, whole: Tensor, source: int, sign: int) -> int:
-        """In place; the source is a member. Returns among how many."""
+    def broadcast(self, whole: Tensor, source: int, sign: int, gone: Callable[[int], Exception]) -> None:
+        """In place. Raises what `gone` returns when the source has left meanwhile."""
         rings = self._of(whole.dtype)
-        if whole.nbytes <= SMALL:
-            return self._broadcast_at_once(rings, whole, source, sign)
-        members = self._at.arrive(sign)
+        small, mine = whole.nbytes <= SMALL, source == self._at.rank
+        if small and mine:
+            self._area ^= 1
+            rings.lane.copy(rings.area(source, self._area)[: whole.numel()], rings.lane.over(whole))
+        members = self._at.arrive(sign, self._area)
+        if source not in members:
+            raise gone(source)
+        if small:
+            if not mine:
+                rings.lane.copy(rings.lane.over(whole), rings.area(source, self._area_of(source))[: whole.numel()])
+            return
         stripe = STRIPE // whole.dtype.itemsize
         pieces = [rings.lane.over(whole)[begin : begin + stripe] for begin in range(0, whole.numel(), stripe)]
-        if source == self._at.rank:
+        if mine:
             self._hand_out(rings, pieces, [one for one in members if one != source], sign)
         else:
             self._take(rings, pieces, source, sign)
-        return len(members)
 
     def exchange(self, mine: bytes, sign: int) -> list[bytes]:
         """Everybody's bytes, in the order of members. As many rounds as the longest takes."""
@@ -93,16 +100,6 @@ class Stripes:
             rings.sum([rings.area(one, self._area_of(one))[:count] for one in members], piece)
             if mean:
                 rings.lane.divide(piece, len(members))
-        return len(members)
-
-    def _broadcast_at_once(self, rings: _Rings, whole: Tensor, source: int, sign: int) -> int:
-        piece, count = rings.lane.over(whole), whole.numel()
-        if source == self._at.rank:
-            self._area ^= 1
-            rings.lane.copy(rings.area(source, self._area)[:count], piece)
-        members = self._at.arrive(sign, self._area)
-        if source != self._at.rank:
-            rings.lane.copy(piece, rings.area(source, self._area_of(source))[:count])
         return len(members)
 
     def _hand_out(self, rings: _Rings, pieces: Sequence[Any], others: Sequence[int], sign: int) -> None:

@@ -82,7 +82,7 @@ class ThreadGroup:
     def receive(self, source: int, out: Tensor) -> None:
         box = self._table.mail.setdefault((source, self.rank), deque())
         with self._table.changed:
-            self._wait(lambda: bool(box) or source in self._table.left | self._table.gone, "message", [source])
+            self._wait(lambda: bool(box) or source in self._table.left | self._table.gone, "message", lambda: [source])
             if not box:
                 raise _away(source)
             found = box.popleft()
@@ -113,7 +113,9 @@ class ThreadGroup:
             row[self.rank] = (sign, part)
             table.forget(self.rank, number - 2)
             table.changed.notify_all()
-            self._wait(lambda: table.complete(number) or bool(self._news()), calls.words(sign), table.missing(number))
+            self._wait(
+                lambda: table.complete(number) or bool(self._news()), calls.words(sign), lambda: table.missing(number)
+            )
             news = self._news()
             if news and not table.complete(number):
                 raise self._lose(news)
@@ -134,14 +136,18 @@ class ThreadGroup:
         names = [f"worker-{one}" for one in sorted(news)]
         return PeerLost(f"{', '.join(names)} died in the middle of the work", names)
 
-    def _wait(self, done: Callable[[], bool], what: str, missing: list[int]) -> None:
-        """The table's lock is held."""
+    def _wait(self, done: Callable[[], bool], what: str, missing: Callable[[], list[int]]) -> None:
+        """The table's lock is held. Names at any time whom it still waits for."""
         if done():
             return
-        names = [f"worker-{one}" for one in missing]
-        with self.seeing.waiting_for(f"{what}: {', '.join(names)}"):
-            if not self._table.changed.wait_for(done, self._patience):
-                raise WaitedTooLong(f"worker-{self.rank} waited {self._patience:g} s in {what} for {names}", names)
+        end = self.seeing.clock() + self._patience
+        with self.seeing.waiting_for(what):
+            while not done():
+                names, left = [f"worker-{one}" for one in missing()], end - self.seeing.clock()
+                if left <= 0:
+                    raise WaitedTooLong(f"worker-{self.rank} waited {self._patience:g} s in {what} for {names}", names)
+                self.seeing.waiting = f"{what}: {', '.join(names)}"
+                self._table.changed.wait(left)
 
 
 class _Table:

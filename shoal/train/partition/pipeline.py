@@ -81,7 +81,9 @@ class Pipeline:
         """Cuts the model by what this micro-batch costs. Everybody does as worker-0 finds."""
         model, crew = self._model, self._crew
         assert model is not None
-        chain = self._chain = trace(model, self._forward, self._gates, tuple(inputs))
+        there = next(model.parameters()).device  # the model has not moved to this worker's device yet
+        sample = tree.tree_map_only(Tensor, lambda one: one.to(there), tuple(inputs))
+        chain = self._chain = trace(model, self._forward, self._gates, sample)
         if self._options["split"] == "marks":
             cuts = split.marked(chain.units, crew.stages, chain.blocked)
         else:

@@ -7,7 +7,8 @@ rows, so that only one sum crosses workers (Shoeybi et al., *Megatron-LM*, 1909.
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,6 +68,18 @@ class Plan:
     cuts: dict[str, Any] = field(default_factory=dict)  # a style's name, or a ParallelStyle of torch
     local: set[str] = field(default_factory=set)
     kept: dict[str, str] = field(default_factory=dict)
+
+    def told_cuts(self) -> str:
+        """How many modules are cut which way."""
+        counts = Counter(one if isinstance(one, str) else type(one).__name__ for one in self.cuts.values())
+        return ", ".join(f"{count} {style}" for style, count in sorted(counts.items()))
+
+    def told_kept(self) -> list[str]:
+        """What was kept, reason by reason."""
+        by_reason: dict[str, list[str]] = {}
+        for name, why in self.kept.items():
+            by_reason.setdefault(why, []).append(name)
+        return [f"{_some(names)} ({why})" for why, names in by_reason.items()]
 
     def settled(self, name: str) -> bool:
         """Whether something was decided for the module or for one around it."""
@@ -287,6 +300,11 @@ def _child(module: nn.Module, path: str) -> nn.Module | None:
             return None
         module = found
     return module
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more
 
 
 def _join(name: str, child: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -37,6 +37,7 @@ class Schedule:
         parts, stages = [], []
         for number, stage in sorted(self._stages.items()):
             came, out = stage.shapes(batches[0])
+            out = [torch.empty(())] if stage.is_last else out  # the loss
             part = _Part(stage)
             parts.append(part)
             stages.append(
@@ -58,23 +59,21 @@ class _Ready:
 
     def __init__(self, name: str, parts: list[_Part], stages: list[PipelineStage], count: int, workers: int) -> None:
         self._parts, self._count = parts, count
-        self._loss: Loss | None = None
         self._schedule = _class(name, count, stages[0].num_stages, workers)(
-            stages if name == "interleaved" else stages[0], count, loss_fn=self._one_loss, scale_grads=False
+            stages if name == "interleaved" else stages[0], count, loss_fn=_already, scale_grads=False
         )
 
     def run(self, batches: Sequence[Sequence[Any]], loss: Loss) -> list[Tensor]:
-        self._loss = loss
         for part in self._parts:
-            part.batches = iter(batches)
+            part.begin(batches, loss)
         losses: list[Tensor] = []
-        # The target is its own number: what the loss is computed from is not torch's to split.
         self._schedule.step(target=torch.arange(self._count), losses=losses, return_outputs=False)
         return losses
 
-    def _one_loss(self, output: Any, number: Tensor) -> Tensor:
-        assert self._loss is not None
-        return self._loss(output, int(number))
+
+def _already(loss: Tensor, number: Tensor) -> Tensor:
+    """The last stage has computed the loss by itself: outputs and targets of any kind are not torch's to handle."""
+    return loss
 
 
 def _class(name: str, count: int, stages: int, workers: int) -> Any:
@@ -90,11 +89,14 @@ class _Part(nn.Module):
     def __init__(self, stage: Stage) -> None:
         super().__init__()
         self._stage = stage
-        self.batches: Iterator[Sequence[Any]] = iter(())
+
+    def begin(self, batches: Sequence[Sequence[Any]], loss: Loss) -> None:
+        self._batches, self._loss = enumerate(batches), loss
 
     def forward(self, *received: Tensor) -> Any:
-        out = self._stage.run(next(self.batches), lambda _: received)
-        return out if self._stage.is_last else tuple(one.contiguous() for one in out)
+        number, inputs = next(self._batches)
+        out = self._stage.run(inputs, lambda _: received)
+        return self._loss(out, number) if self._stage.is_last else tuple(one.contiguous() for one in out)
 
 
 def _with_gradients(values: Sequence[Tensor]) -> tuple[Tensor, ...]:

@@ -76,8 +76,9 @@ class TensorParallel:
         name = str(self._options["plan"])
         size = self._layout.size(PART)
         plan = plans.automatic(model, size) if name == "auto" else plans.given(_ask(name, model), model, f"plan={name}")
-        for module, why in plan.kept.items():
-            _log.info("tensor keeps %s whole on every worker: %s", module, why)
+        if self._world.rank == 0:
+            for told in plan.told_kept():
+                _log.info("tensor keeps whole on every worker: %s", told)
         self._share = plans.share(model, plan)
         return plan
 
@@ -176,8 +177,8 @@ class TensorParallel:
             "bytes_per_step": self._sent or self._bytes or "known after the first batch",
             "buffers": "alike within a copy; each copy keeps its own, a checkpoint holds those of worker-0",
             "cut": f"{self._share:.0%} of the parameters, over {self._layout.size(PART)} workers",
-            "plan": {name: str(getattr(one, "style", one)) for name, one in self._plan.cuts.items()},
-            "kept": dict(self._plan.kept),
+            "plan": self._plan.told_cuts(),
+            "kept": "; ".join(self._plan.told_kept()) or "nothing that could be cut",
         }
 
 

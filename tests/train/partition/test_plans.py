@@ -50,6 +50,8 @@ def test_torchs_own_layer_is_cut_between_its_attention_which_is_kept() -> None:
     plan = plans.automatic(Encoder(), 2)
     assert plan.cuts["encoder.layers.0.linear1"] == "columns" and plan.cuts["encoder.layers.0.linear2"] == "rows"
     assert "without calling them" in plan.kept["encoder.layers.0.self_attn"]
+    assert plan.told_kept()[0].startswith("encoder.layers.0.self_attn, encoder.layers.1.self_attn (nn.Multi")
+    assert plan.told_cuts() == "2 columns, 1 gathered, 2 rows, 1 vocabulary"
     assert not any("self_attn" in name for name in plan.cuts)
 
 
