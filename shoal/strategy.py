@@ -29,6 +29,7 @@ class Option:
     low: float = -INFINITE
     high: float = INFINITE
     choices: tuple[str, ...] = ()
+    only_with: tuple[str, ...] = ()  # another option and the values under which this one is read; any but its default
 
     @property
     def kind(self) -> str:
@@ -115,10 +116,21 @@ def parse(text: str) -> Strategy:
     given = _pairs(text, rest)
     options = {option.name: option.default for option in kind.options}
     options.update({key: kind.option(key).read(value) for key, value in given.items()})
-    contradiction = kind.check(options)
+    contradiction = kind.check(options) or next(filter(None, (_unread(kind, key, options) for key in given)), None)
     if contradiction:
         raise BadSpec(f"strategy {text!r}: {contradiction}")
     return Strategy(kind, MappingProxyType(options), tuple(given))
+
+
+def _unread(kind: Kind, key: str, options: Mapping[str, Any]) -> str | None:
+    """Why an option that was given would not be read; None when it would."""
+    needed = kind.option(key).only_with
+    if not needed:
+        return None
+    other, *values = needed
+    if options[other] in values or (not values and options[other] != kind.option(other).default):
+        return None
+    return f"{key} is read only with {other}={' or '.join(values) or '…'}: give both, or leave {key} out"
 
 
 def _pairs(text: str, rest: str) -> dict[str, str]:
@@ -166,8 +178,8 @@ def _shown(value: Any) -> str:
 _COMPRESS = (
     Option("compress", "none", "what a gradient is squeezed into before it travels; the error is fed back",
            choices=("none", "fp16", "bf16", "topk", "onebit", "powersgd")),
-    Option("ratio", 0.01, "the part of the entries that topk keeps", 1e-6, 1.0),
-    Option("rank", 2, "the rank that powersgd keeps", 1, 1024),
+    Option("ratio", 0.01, "the part of the entries that topk keeps", 1e-6, 1.0, only_with=("compress", "topk")),
+    Option("rank", 2, "the rank that powersgd keeps", 1, 1024, only_with=("compress", "powersgd")),
 )  # fmt: skip
 
 _COMMON = (
@@ -175,7 +187,7 @@ _COMMON = (
            choices=("static", "dynamic")),
     Option("nan", "warn", "what a gradient that is not a number does", choices=("warn", "skip", "stop")),
     Option("average", "none", "averaged weights kept beside the model", choices=("none", "ema", "swa")),
-    Option("decay", 0.999, "how slowly the ema forgets", 0.0, 1.0),
+    Option("decay", 0.999, "how slowly the ema forgets", 0.0, 1.0, only_with=("average", "ema")),
 )  # fmt: skip
 
 _SERVERS = (
@@ -187,8 +199,9 @@ _SERVERS = (
 _SCALE = (
     Option("scale", "none", "how a stale delta is shrunk: by 1/tau, tau^-a, or hinge; never for tau of 0 and 1",
            choices=("none", "inverse", "poly", "hinge")),
-    Option("a", 0.5, "the exponent of scale=poly, and the slope of scale=hinge", 0.0, 100.0),
-    Option("b", 4.0, "the staleness up to which scale=hinge shrinks nothing", 0.0, 1e6),
+    Option("a", 0.5, "the exponent of scale=poly, and the slope of scale=hinge", 0.0, 100.0,
+           only_with=("scale", "poly", "hinge")),
+    Option("b", 4.0, "the staleness up to which scale=hinge shrinks nothing", 0.0, 1e6, only_with=("scale", "hinge")),
     Option("compensate", 0.0, "delay compensation g + l*g*g*(w - w_read), with this l; 0 for none", 0.0, 1e3),
 )  # fmt: skip
 
@@ -301,7 +314,9 @@ STRATEGIES: dict[str, Kind] = {
             (
                 Option("every", 4, "local steps between two exchanges", 1, 1_000_000),
                 Option("alpha", 0.0, "the elastic force; 0 for 0.9 / workers", 0.0, 1.0),
-                *_COMPRESS[:1], *_SERVERS, *_COMMON,
+                Option("compress", "none", "what parameters are squeezed into before they travel",
+                       choices=("none", "fp16", "bf16")),
+                *_SERVERS, *_COMMON,
             ),
             servers=True,
             spares_workers=True,
@@ -314,16 +329,16 @@ STRATEGIES: dict[str, Kind] = {
             (
                 Option("every", 16, "local steps between two rounds", 1, 1_000_000),
                 Option("outer", "average", "what is done with the mean change", choices=("average", "nesterov")),
-                Option("outer_lr", 0.7, "the outer learning rate", 0.0, 100.0),
-                Option("outer_momentum", 0.9, "the outer momentum", 0.0, 1.0),
+                Option("outer_lr", 0.7, "the outer learning rate", 0.0, 100.0, only_with=("outer", "nesterov")),
+                Option("outer_momentum", 0.9, "the outer momentum", 0.0, 1.0, only_with=("outer", "nesterov")),
                 Option("fragments", 1, "parts of the model, each sent at its own time within a round", 1, 4096),
                 Option("delay", 0, "steps between sending a fragment and taking its result", 0, 1_000_000),
                 Option("mix", 0.0, "how much of the local value stays when a result is taken", 0.0, 1.0),
                 Option("from_epoch", 0, "average every step before this epoch (post-local SGD)", 0, 1_000_000),
                 Option("slowmo", 0.0, "slow momentum beta; 0 for none", 0.0, 1.0),
-                Option("slowmo_lr", 1.0, "the alpha of slow momentum", 0.0, 100.0),
+                Option("slowmo_lr", 1.0, "the alpha of slow momentum", 0.0, 100.0, only_with=("slowmo",)),
                 Option("momentum", "keep", "the inner optimizer's momentum at a round", choices=("keep", "zero")),
-                *_COMPRESS[:1], *_COMMON,
+                *_COMPRESS, *_COMMON,
             ),
             check=_local_sgd,
         ),
@@ -338,7 +353,7 @@ STRATEGIES: dict[str, Kind] = {
                        choices=("ring", "exponential", "one-peer", "complete", "given")),
                 Option("graph", "", "the edges of topology=given, such as 0>1;1>2;2>0"),
                 Option("every", 1, "local steps between two exchanges", 1, 1_000_000),
-                *_COMPRESS[:1], *_COMMON,
+                *_COMPRESS[:2], *_COMMON,
             ),
             spares_workers=True,
             check=_gossip,
@@ -375,7 +390,7 @@ STRATEGIES: dict[str, Kind] = {
                 Option("schedule", "1f1b", "in which order micro-batches move",
                        choices=("gpipe", "1f1b", "interleaved")),
                 Option("microbatches", 0, "parts of a batch; 0 for twice the stages", 0, 100_000),
-                Option("split", "auto", "auto by cost, or marks: run.mark in the model"),
+                Option("split", "auto", "where it is cut: by cost, or at run.mark", choices=("auto", "marks")),
                 Option("replicas", "", "replicas of each stage, such as 2x1; empty for the same number everywhere"),
                 Option("devices", "", "device kind of each stage, such as cpuxcuda; empty for the worker's own"),
                 *_COMMON,

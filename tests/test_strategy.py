@@ -75,3 +75,20 @@ def test_a_number_is_bound_on_both_sides() -> None:
     assert option.bounds() == "0..1" and option.read("1") == 1.0
     with pytest.raises(BadSpec, match="must be 0..1: half"):
         option.read("1.5")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("local-sgd:outer_lr=0.5", "read only with outer=nesterov"),
+        ("local-sgd:slowmo_lr=0.5", "read only with slowmo=…"),
+        ("ps-async:a=0.5", "read only with scale=poly or hinge"),
+        ("allreduce:ratio=0.5", "read only with compress=topk"),
+        ("allreduce:decay=0.5", "read only with average=ema"),
+        ("pipeline:split=maks", "did you mean 'marks'"),
+    ],
+)
+def test_an_option_that_would_not_be_read_is_refused(text: str, told: str) -> None:
+    with pytest.raises(BadSpec) as refused:
+        parse(text)
+    assert told in refused.value.message

@@ -27,7 +27,7 @@ from shoal.job.fields import (
     Text,
     is_stored,
 )
-from shoal.job.roles import CountField, OnLost, Role, RoleSpec, parse_count
+from shoal.job.roles import Count, CountField, OnLost, Role, RoleSpec, parse_count
 
 FRAMEWORKS = ("pytorch", "tensorflow", "xgboost", "lightgbm", "mxnet", "paddle", "jax", "horovod", "command")
 PRIORITIES = {"low": -10, "normal": 0, "high": 10, "urgent": 20}
@@ -150,13 +150,16 @@ class JobSpec(Frozen):
     def _check_servers(self) -> None:
         chosen = self.chosen
         asked = self.roles["server"].count if "server" in self.roles else self.servers
-        if chosen is None or chosen.family == "none" or asked is None:
+        if chosen is None or chosen.family == "none":
             return
+        asked = Count(1, 1) if asked is None and chosen.servers else asked or Count(0, 0)
         if chosen.servers and asked.low == 0:
             raise ValueError(
                 f"strategy {chosen.name} keeps the parameters in servers, so servers must be at least 1 (got {asked}); "
                 "leave the key out for one"
             )
+        if chosen.servers and asked.high < 2 and strategies.parse(self.strategy or "").options["replicas"]:
+            raise ValueError("replicas=1 keeps each server's state on the next one: give at least 2 servers")
         if not chosen.servers and asked.high > 0:
             raise ValueError(
                 f"strategy {chosen.name} has no servers (got servers={asked}): leave the key out, or take a strategy "

@@ -374,6 +374,21 @@ def first() -> None:
             _passes(refuses_another_model, run)
 
 
+def second() -> None:
+    """Another run of the same process finds nothing of the first one."""
+    with train.start() as run:
+        own = network()
+        for parameter in own.parameters():
+            nn.init.constant_(parameter, 0.25)
+        model, _ = wrapped(run, own)
+        everywhere(run, {})
+        fresh = all(bool((value == 0.25).all()) for value in whole(model).values())
+        assert fresh and run.tally.step == 0 and run.resumed is None, "the second run goes on from the first"
+        everywhere(run, {})
+        run.step(model, nn.functional.mse_loss, *regression(run))
+    print("ok second", flush=True)
+
+
 def again() -> None:
     with train.start() as run:
         model, _ = wrapped(run, network())
@@ -385,8 +400,13 @@ def again() -> None:
     print("ok leaves", flush=True)
 
 
+def first_and_second() -> None:
+    first()
+    second()
+
+
 def main(arguments: Sequence[str]) -> int:
-    phases = {"first": first, "again": again}
+    phases = {"first": first_and_second, "again": again}
     if len(arguments) != 1 or arguments[0] not in phases:
         raise TrainError(f"conformance was given {list(arguments)}: say one of {', '.join(phases)}")
     phases[arguments[0]]()

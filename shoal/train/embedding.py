@@ -6,6 +6,7 @@ and connects it; its rows are stepped where they lie, by the sparse optimizer th
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,10 +17,12 @@ from torch.nn import functional
 from torch.optim import Optimizer
 
 from shoal.train.api import Setting
-from shoal.train.errors import BadModel
+from shoal.train.errors import BadModel, NotFinite
 from shoal.train.ps import sparse
 from shoal.train.ps.rows import TableInfo
 from shoal.train.ps.table_client import Local, Remote, Table
+
+_log = logging.getLogger("shoal.train")
 
 
 class Embedding(nn.Module):
@@ -52,6 +55,7 @@ class Embedding(nn.Module):
         self.rows, self.dim = rows, dim
         self._name, self._optimizer, self._lr = name, optimizer, lr
         self._std, self._seed, self._admit, self._keep = std, seed, admit, keep
+        self._nan = "warn"
         self._table: Table | None = None
         self._pending: list[tuple[Tensor, Tensor]] = []  # rows and values that wait for their gradients
 
@@ -93,6 +97,7 @@ class Embedding(nn.Module):
     def connect(self, name: str, optimizer: Optimizer, setting: Setting) -> None:
         """Called by `wrap`: from now on the rows are the servers', or this process's in a world of one."""
         info, world = self.info(name, optimizer), setting.world
+        self._nan = str(setting.options.get("nan", "warn"))
         if world.size > 1 and not world.servers:
             raise BadModel(
                 f"train.Embedding {info.name!r} keeps its rows on parameter servers, and this strategy has none: take "
@@ -105,9 +110,20 @@ class Embedding(nn.Module):
         the others may wait for it."""
         pending = [(rows, values.grad) for rows, values in self._pending if values.grad is not None]
         self._pending.clear()
-        rows, grads = _together(pending, self.dim)
+        rows, grads = self._checked(*_together(pending, self.dim))
         lr = self._lr if self._lr is not None else float(optimizer.param_groups[0]["lr"])
         self.table().push(rows, grads, {"lr": lr})
+
+    def _checked(self, rows: Tensor, grads: Tensor) -> tuple[Tensor, Tensor]:
+        """What may be sent, by the policy for numbers that are none."""
+        if self._nan == "warn" or bool(torch.isfinite(grads.sum())):
+            return rows, grads
+        good = torch.isfinite(grads).all(1)
+        told = f"{int((~good).sum())} rows of {self} have a gradient that is not finite"
+        if self._nan == "stop":
+            raise NotFinite(f"{told}; lower the learning rate or clip, or go on with nan=skip or nan=warn")
+        _log.warning("%s; they are skipped", told)
+        return rows[good], grads[good]
 
     def close(self) -> None:
         if self._table is not None:
@@ -130,7 +146,7 @@ class Tables:
             return
         for name, one in self.every.items():
             one.connect(f"{setting.unit}.{name}", optimizers[0], setting)
-        optimizers[0].register_step_pre_hook(self._before)
+        self._hook = optimizers[0].register_step_pre_hook(self._before)
 
     def save(self, folder: Path) -> list[str]:
         """One worker asks for all: the servers write their parts. The names of the files."""
@@ -139,11 +155,13 @@ class Tables:
         return [file for one in self.every.values() for file in one.table().save(folder)]
 
     def load(self, folder: Path) -> None:
-        if self._writes:
-            for one in self.every.values():
-                one.table().load(folder)
+        """On every worker: none of them reads a row before they are all there."""
+        for one in self.every.values():
+            one.table().load(folder)
 
     def close(self) -> None:
+        if self.every:
+            self._hook.remove()
         for one in self.every.values():
             one.close()
 

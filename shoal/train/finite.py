@@ -53,8 +53,7 @@ class Finite:
         """Whether the optimizer may step with its gradients; False when the step is to be skipped. NotFinite raised."""
         if self.policy == WARN and not self._due():
             return True
-        # `warn` may look at other times on other workers: it must not ask them about parts of theirs.
-        wrong = _not_finite(trained(optimizer), here=self.policy == WARN)
+        wrong = _not_finite(trained(optimizer))
         if self._agree is not None and self._agree(bool(wrong)) and not wrong:
             self.skipped += 1
             return False
@@ -86,23 +85,22 @@ class Finite:
             _log.warning("%s; %s (time %d)", told, does, self._warned)
 
 
-def _not_finite(parameters: Sequence[Tensor], here: bool = False) -> list[Tensor]:
+def _not_finite(parameters: Sequence[Tensor]) -> list[Tensor]:
     """Those whose gradient holds a NaN or an infinity. A sum reads each gradient once; only where that is not finite,
     which also a large but finite gradient may cause, is every number looked at."""
     with torch.no_grad():
-        grads = [(one, _dense(one.grad, here)) for one in parameters if one.grad is not None]
-        if not grads:
-            return []
-        sums = torch.stack([grad.sum().to("cpu" if grad.is_cpu else grad.device, torch.float64) for _, grad in grads])
-        if bool(torch.isfinite(sums.sum())):
+        grads = [(one, _own(one.grad)) for one in parameters if one.grad is not None]
+        sums: dict[torch.device, list[Tensor]] = {}
+        for _, grad in grads:
+            sums.setdefault(grad.device, []).append(grad.sum().to(torch.float64))
+        if all(bool(torch.isfinite(torch.stack(some).sum())) for some in sums.values()):
             return []
         return [one for one, grad in grads if not bool(torch.isfinite(grad).all())]
 
 
-def _dense(grad: Tensor, here: bool) -> Tensor:
-    if here and hasattr(grad, "to_local"):  # a part of a gradient that is cut over workers
-        return grad.to_local()  # type: ignore[no-any-return]
-    """What is looked at: the rows of a sparse gradient, this worker's part of one that is cut over several."""
+def _own(grad: Tensor) -> Tensor:
+    """What is looked at: the rows of a sparse gradient, this worker's part of one that is cut over several. The others
+    are never asked about theirs: `warn` may look at other times there."""
     if grad.is_sparse:
         return grad.coalesce().values()
     local: Callable[[], Tensor] | None = getattr(grad, "to_local", None)

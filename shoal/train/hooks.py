@@ -72,6 +72,8 @@ class Hooks:
             self._hold(optimizer)
         if sync is not None:
             sync.before_step(optimizer)
+        for parameter, _ in self._held or ():
+            parameter.grad = None  # the zeros were for the others: momentum must not move what is skipped here
         return changed
 
     def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:

@@ -22,6 +22,7 @@ from shoal.train.unit import Unit, fingerprint, parameter_bytes, trained
 
 VARIABLE = "TRAIN_PROFILE"
 STEPS = 20
+SLOW = 0.95  # of the steps are quicker than the one that counts as slow
 WARM_UP = 3  # steps that do not count, where there are more than twice as many
 
 
@@ -75,14 +76,16 @@ class Profile:
         tables = sum(one.rows * one.dim * 4 for unit in units for one in _elsewhere(unit))
         every = sum(parameter_bytes(unit.optimizers) for unit in units) + tables
         sparse = sum(_sparse_bytes(unit) for unit in units) + tables
-        batch = self._tally.batch
+        batch, rows = self._tally.batch, sum(_table_rows(unit) for unit in units)
+        moved = every - sparse + (statistics.median(self._rows) * sparse / rows if rows else 0.0)
         return {
             "steps": len(self._times),
             "compute_seconds": seconds,
+            "slow_seconds": sorted(times)[int(SLOW * (len(times) - 1))],
             "parameter_bytes": every,
             "sparse_rows": statistics.median(self._rows),
             "sparse_bytes": sparse,
-            "dense_share": 1.0 - sparse / every if every else 1.0,
+            "touched": moved / every if every else 1.0,
             "batch": batch,
             "samples_per_second": batch / seconds if batch and seconds else None,
             "samples_per_epoch": self._tally.samples_per_epoch,
@@ -94,6 +97,11 @@ def _elsewhere(unit: Unit) -> list[Any]:
     """The model's `train.Embedding`s; there are none where nobody has loaded them."""
     module = sys.modules.get("shoal.train.embedding")
     return [one for one in unit.given.modules() if isinstance(one, module.Embedding)] if module else []
+
+
+def _table_rows(unit: Unit) -> int:
+    here = sum(int(one.weight.shape[0]) for one in _tables(unit.given))
+    return here + sum(int(one.rows) for one in _elsewhere(unit))
 
 
 def _tables(model: nn.Module) -> list[Any]:

@@ -10,6 +10,7 @@ import atexit
 import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
 _Module = TypeVar("_Module", bound=nn.Module)
 _log = logging.getLogger("shoal.train")
 _open: list[Run] = []  # a process has one run at a time
+_before = 0  # runs that this process had
+UNITS = 1000  # numbers that a run has for its calls of wrap
 
 
 def begin(strategy: str | None, *, servers: int, device: str | None, resume: bool | None) -> Run:
@@ -57,12 +60,21 @@ def begin(strategy: str | None, *, servers: int, device: str | None, resume: boo
     voice.clear()
     world, chosen = strategy_of(World.read(), strategy)
     where = device_of(world, device)
-    world, meeting = meet(world, chosen.kind.servers, servers)
+    world, meeting = meet(_numbered(world), chosen.kind.servers, servers)
     try:
         return Run(world, chosen, where, meeting, resumes(world, resume))
     except BaseException:
         meeting.close(ok=False)
         raise
+
+
+def _numbered(world: World) -> World:
+    """A script may have several runs, one after another, as for the parts of a cross-validation: the second one must
+    not find what the first one left with the others, nor, in a job, go on from its checkpoints."""
+    global _before
+    serial, _before = _before, _before + 1
+    own = world.outputs / f"run-{serial + 1}" if serial and world.source == "shoal" else world.outputs
+    return replace(world, serial=serial, outputs=own)
 
 
 class Run:
@@ -142,7 +154,8 @@ class Run:
         if name not in self._groups:
             from shoal.train.group.choose import make
 
-            self._groups[name] = make(self.world, self.seeing, name)
+            serial = self.world.serial
+            self._groups[name] = make(self.world, self.seeing, f"{name}-{serial}" if serial else name)
         return self._groups[name]
 
     # -- training ------------------------------------------------------------------------------------------------------
@@ -294,7 +307,7 @@ class Run:
 
     def _unit(self, model: nn.Module, optimizers: tuple[Optimizer, ...], setting: Setting) -> Unit:
         """The model with what carries the strategy out for it; nothing does in a world of one."""
-        unit, name = Unit(setting.unit, model, model, optimizers), self.strategy.name
+        unit, name = Unit(len(self.units), model, model, optimizers), self.strategy.name
         if self.world.alone:
             return unit
         if self.strategy.kind.family == "partition":
@@ -311,7 +324,7 @@ class Run:
             options=self.strategy.options,
             group=self.group,
             seeing=self.seeing,
-            unit=len(self.units),
+            unit=UNITS * self.world.serial + len(self.units),
             epoch=lambda: self.tally.epoch,
         )
 

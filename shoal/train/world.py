@@ -36,11 +36,12 @@ class World:
     strategy: str | None = None
     workers: tuple[Peer, ...] = ()
     servers: tuple[Peer, ...] = ()
-    secret: bytes = b""
+    secret: bytes = field(default=b"", repr=False)
     shared: Path | None = None  # this node's folder for shared memory; None where there is none
     outputs: Path = Path("outputs")
     roster: Path | None = None  # rewritten when members come and go
     attempt: int = 1
+    serial: int = 0  # how many runs this process had before: each has names of its own for all that others see
     variables: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     @property

@@ -64,3 +64,11 @@ def test_a_wrong_strategy_is_a_fault_of_its_field() -> None:
         parse({"script": "train.py", "strategy": "ps-asinc"})
     assert refused.value.problems[0]["field"] == "strategy"
     assert "did you mean 'ps-async'" in refused.value.message
+
+
+def test_a_copy_on_the_next_server_needs_a_next_server() -> None:
+    for asked in ({}, {"servers": 1}):
+        with pytest.raises(BadSpec, match="at least 2 servers"):
+            roles(strategy="ps-async:replicas=1", **asked)
+    assert roles(strategy="ps-async:replicas=1", servers=2)["server"].low == 2
+    assert "server" not in roles(strategy="fsdp:replicas=2", workers=4)

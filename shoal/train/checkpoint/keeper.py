@@ -191,8 +191,7 @@ class Keeper:
         None when there is none. Workers in step call it together."""
         found = self._agree_on_one() if self._in_step else self._newest(self._main, 0)
         if not self._in_step and self._world.rank:
-            own = self._newest(self._chain, self._world.rank)
-            found = [*own, *found]
+            found = [*self._newest(self._chain, self._world.rank, self._limit(found)), *found]
         if not found:
             return None
         self._opened = found
@@ -218,8 +217,17 @@ class Keeper:
         if item.name != "extra":
             _log.warning("%s holds no %s: it starts anew", where, item.name)
 
-    def _newest(self, chain: Chain, rank: int) -> list[Opened]:
+    def _limit(self, first: list[Opened]) -> float:
+        """The last epoch that a part of the worker's own may be of. Where it goes on with the first one's model, or with
+        data that is dealt out anew from there, an epoch that this model has not seen must not count as done."""
+        if self.apart and self._strategy.options.get("data") != "dynamic":
+            return math.inf
+        return first[0].manifest.epoch if first else -1
+
+    def _newest(self, chain: Chain, rank: int, limit: float = math.inf) -> list[Opened]:
         for manifest in chain.whole():
+            if manifest.epoch > limit:
+                continue
             try:
                 return [Opened(chain.folder / manifest.name, manifest, rank)]
             except BadCheckpoint as torn:

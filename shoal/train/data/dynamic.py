@@ -126,7 +126,7 @@ class Dealer:
         desk, reader = self.open(), reader_of(source, one)
         hand = self._hands[shard.slot] = Hand(
             {
-                "feed": shard.name,
+                "feed": f"{shard.name} of run {self._world.serial + 1}" if self._world.serial else shard.name,
                 "epoch": one.epoch,
                 "number": one.number,
                 "total": reader.total,

@@ -25,7 +25,7 @@ Flats = list[Tensor]
 
 
 class Replica:
-    """The values of one space. Every method may be called from any thread; `step` and `reset` are the training's."""
+    """The values of one space. Every method may be called from any thread; `step`, `reset` and `give_back` are the training's."""
 
     def __init__(self, layout: Flat) -> None:
         self.layout = layout
@@ -67,6 +67,10 @@ class Replica:
             self._read_version = self.version
         if flats is not None:
             self.layout.write(self._read)
+
+    def give_back(self) -> None:
+        """The model gets again what it was last given, whatever was loaded into it since."""
+        self.layout.write(self._read)
 
     def copy(self, out: Flats | None = None) -> Flats:
         """What the model would be given now: x, or x/w."""

@@ -58,6 +58,7 @@ class Space:
         self.slots = Slots(setting.world, name, self.replica.layout, mesh.start)
         self.couriers = Couriers(self._carry)
         self.steps = 0
+        self.answers = False  # neighbours find it in the mesh
         self.mode = _mode(self, setting.options)
         self._parcels: dict[int, Parcel] = {}  # where the payloads of each caller land
         self._since = setting.seeing.clock()

@@ -34,6 +34,8 @@ class Hall:
     ) -> None:
         self.name, self.mesh, self.replicas = name, mesh, replicas
         self.begun = False
+        self.under_way = False  # its values are trained ones, no matter whose training that was
+        self.joined = False  # so were those that it took
         self._took: set[int] = set()  # who has taken the values of this worker
         self._wrong: str | None = None  # how this model differs from another worker's
         self._rows = alike.describe(model, optimizers)
@@ -112,8 +114,9 @@ class Hall:
             at += size
         for number, replica in enumerate(self.replicas):
             parcel = Parcel(replica.layout)
-            self.mesh.ask(rank, {"kind": "values", "room": self.name, "space": number}, (), parcel.bytes)
+            told = self.mesh.ask(rank, {"kind": "values", "room": self.name, "space": number}, (), parcel.bytes).meta
             replica.reset(parcel.flats)
+            self.joined = self.under_way = self.joined or bool(told.get("under_way"))
         self.mesh.ask(rank, {"kind": "took", "room": self.name})
 
     def handle(self, rank: int, meta: Meta, payload: memoryview) -> tuple[Meta, Sequence[Buffer]]:
@@ -124,7 +127,7 @@ class Hall:
             replica = self.replicas[int(meta["space"])]
             parcel = Parcel(replica.layout)
             replica.copy(parcel.flats)
-            return {"kind": kind}, [parcel.bytes]
+            return {"kind": kind, "under_way": self.under_way}, [parcel.bytes]
         if kind == "took":
             self._took.add(rank)
             return {"kind": kind}, ()

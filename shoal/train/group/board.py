@@ -53,14 +53,13 @@ class Board:
             raise
         board._held = held
         board.words[PID] = os.getpid()
-        board.words[READY] = 1
         return board
 
     @classmethod
     def find(cls, path: Path, members: int) -> Board | None:
         """Another member's, once it is there and its owner lives; one left over from a former life is not it."""
         try:
-            board = cls(Segment.open(path, touch=True), _lock_of(path), members)
+            board = cls(Segment.open(path), _lock_of(path), members)
         except FileNotFoundError:
             return None
         return board if board.words[READY] and board.alive() else None

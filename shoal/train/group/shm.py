@@ -1,32 +1,31 @@
 """The group of one machine: members meet in a folder of shared memory and work on each other's pages.
 
-`stripes` moves the numbers, `attendance` knows who takes part, `mailbox` carries messages between two. What is left
-here is meeting, and any tensor becoming flat host memory and back.
+`meeting` brings them together, `stripes` moves the numbers, `attendance` knows who takes part, `mailbox` carries
+messages between two. What is left here is any tensor becoming flat host memory and back.
 """
 
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoal.train.errors import NoRoom, PeerLost, WaitedTooLong
+from shoal.train.errors import PeerLost
 from shoal.train.group import calls
 from shoal.train.group.attendance import Attendance
-from shoal.train.group.board import MOST, Board
+from shoal.train.group.board import Board
 from shoal.train.group.mailbox import Mailboxes
+from shoal.train.group.meeting import Meeting
 from shoal.train.group.staging import flat, give_back
-from shoal.train.group.stripes import SIZE, Stripes
+from shoal.train.group.stripes import Stripes
 from shoal.train.seeing import EXCHANGE, Seeing
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 PATIENCE = 1800.0  # seconds until a member that lives but does not come is given up
-LOOK = 0.002  # seconds between two looks whether the others have come
 
 
 class SharedGroup:
@@ -56,7 +55,7 @@ class SharedGroup:
         cannot hold the rings of one; WaitedTooLong that names who did not come."""
         seeing = seeing or Seeing()
         path = folder / f"group-{name}"
-        boards = _Meeting(path, rank, ranks).attend(seeing, patience)
+        boards = Meeting(path, rank, ranks, seeing, patience).attend()
         return cls(rank, boards, path, seeing, patience)
 
     def members(self) -> tuple[int, ...]:
@@ -135,54 +134,3 @@ class SharedGroup:
 
     def _count(self, moved: int) -> None:
         self._seeing.sent(moved, moved)
-
-
-class _Meeting:
-    """All members finding each other's boards."""
-
-    def __init__(self, path: Path, rank: int, ranks: Sequence[int]) -> None:
-        if len(ranks) > MOST:
-            raise NoRoom(f"{len(ranks)} workers on one machine: shared memory serves {MOST}; use more machines")
-        self._path = path
-        self._rank = rank
-        self._ranks = ranks
-
-    def attend(self, seeing: Seeing, patience: float) -> dict[int, Board]:
-        boards = {self._rank: self._take_seat()}
-        deadline = seeing.clock() + patience
-        while missing := [f"worker-{one}" for one in self._ranks if one not in boards]:
-            with seeing.waiting_for(f"meeting on this machine: {', '.join(missing)}"):
-                if not self._look(boards):
-                    time.sleep(LOOK)
-            if seeing.clock() > deadline:
-                raise WaitedTooLong(
-                    f"worker-{self._rank} waited {patience:.0f} s in {self._path.parent} for {', '.join(missing)} to "
-                    "begin; see their logs, or raise SHOAL_TRAIN_WAIT",
-                    missing,
-                )
-        return dict(sorted(boards.items()))
-
-    def _take_seat(self) -> Board:
-        try:
-            return Board.create(self._of(self._rank), SIZE, len(self._ranks))
-        except NoRoom:
-            self._refusal(self._rank).touch()  # an empty file needs no room: the others need not wait to learn of it
-            raise
-
-    def _look(self, boards: dict[int, Board]) -> bool:
-        """Whether another one has come."""
-        before = len(boards)
-        for one in self._ranks:
-            if one not in boards:
-                if self._refusal(one).exists():
-                    raise NoRoom(f"worker-{one} found no room for shared memory in {self._path.parent}; make it larger")
-                found = Board.find(self._of(one), len(self._ranks))
-                if found is not None:
-                    boards[one] = found
-        return len(boards) > before
-
-    def _of(self, rank: int) -> Path:
-        return self._path.with_name(f"{self._path.name}-w{rank}")
-
-    def _refusal(self, rank: int) -> Path:
-        return self._path.with_name(f"{self._path.name}-w{rank}.refused")

@@ -96,7 +96,9 @@ class Serving:
         self._again = bool(told["takeovers"])  # somebody served before
         self._begin = time.monotonic()
         self._parameters = ParameterService(place, self._drop)
-        self.host = Host(place.secret, {"ps": self._parameters, **others(place)}, listener=listener)
+        further = others(place)
+        self._crowds: list[Any] = [self._parameters.all, further["table"]]  # whoever may wait for a worker
+        self.host = Host(place.secret, {"ps": self._parameters, **further}, listener=listener)
         self.host.seen.update(told["seen"])
         self._seen: set[str] = set(self.host.seen)
         self._roster_at = 0
@@ -116,7 +118,8 @@ class Serving:
             self._read_roster()
             if not rejoined and time.monotonic() - self._begin > REJOIN:
                 rejoined = True
-                self._parameters.all.give_up_on_absent()
+                for crowd in self._crowds:
+                    crowd.give_up_on_absent()
         self._end()
         return 0
 
@@ -141,7 +144,8 @@ class Serving:
             changed = self.place.roster.stat().st_mtime_ns
             if changed != self._roster_at:
                 self._roster_at = changed
-                self._parameters.all.lost(lost_workers(self.place.roster))
+                for crowd in self._crowds:
+                    crowd.lost(lost_workers(self.place.roster))
 
     def _all_left(self) -> bool:
         """Whether everybody this server was started for has come and gone."""
@@ -169,7 +173,7 @@ def others(place: Place) -> dict[str, Service]:
     from shoal.train.data.clerk import Clerk
     from shoal.train.ps.table import TableService
 
-    tables = TableService(place.shared, place.index, len(place.servers), place.strategy, place.workers)
+    tables = TableService(place.shared, place.index, len(place.servers), place.strategy, place.workers, place.spill)
     return {"table": tables} if place.index else {"table": tables, "clerk": Clerk.of(place)}
 
 

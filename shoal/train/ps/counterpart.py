@@ -24,6 +24,8 @@ SERVICE = "ps"
 PATIENCE = "SHOAL_TRAIN_PATIENCE"
 DEFAULT_PATIENCE = 60.0  # seconds a server may be away
 NOTICE = 5.0  # seconds of waiting after which the server is asked for whom
+MOST_SOCKETS = 4  # of a link to another host
+WORTH = 4 << 20  # bytes of parameters for each of them
 PAUSE = 0.02  # seconds before a server that refused for now is asked again
 SOCKETS = 4  # to a server of another node: one stream does not fill a fast network
 PARAMS, SLOT, NOTHING = "params", "slot", "none"  # what the answer to a push brings from afar
@@ -158,20 +160,30 @@ class Counterpart:
 
     def _missing(self) -> str:
         """For whom the server holds its answer; asked over a link of its own, because this one waits."""
-        peer, world = self.peer, self._world
         try:
-            link = Link.open(
-                peer.host, peer.port, world.secret, service=SERVICE, me=world.me, peer=peer.name, deadline=NOTICE
-            )
+            link = self._open(NOTICE)
         except (PeerLost, WaitedTooLong):
-            return peer.name
+            return self.peer.name
         try:
             told = link.begin({"kind": "status"}).wait(NOTICE).meta["spaces"].get(self._greeting["space"], {})
         except (PeerLost, WaitedTooLong):
-            return peer.name
+            return self.peer.name
         finally:
             link.close()
-        return ", ".join(told.get("waits", {}).get(world.me, ())) or peer.name
+        return ", ".join(told.get("waits", {}).get(self._world.me, ())) or self.peer.name
+
+    def _open(self, deadline: float, sockets: int = 1) -> Link:
+        peer, world = self.peer, self._world
+        return Link.open(
+            peer.host,
+            peer.port,
+            world.secret,
+            service=SERVICE,
+            me=world.me,
+            peer=peer.name,
+            deadline=deadline,
+            sockets=sockets,
+        )
 
     def _come_back(self) -> None:
         if self._over:
@@ -199,24 +211,16 @@ class Counterpart:
             link.close()
 
     def _call(self, until: float) -> Link:
-        peer, world = self.peer, self._world
         left = max(0.1, until - time.monotonic())
+        # One stream does not fill a fast network; within a node only words travel.
+        sockets = 1 if self.here else min(MOST_SOCKETS, 1 + self.part.bytes // WORTH)
         try:
-            return Link.open(
-                peer.host,
-                peer.port,
-                world.secret,
-                service=SERVICE,
-                me=world.me,
-                peer=peer.name,
-                deadline=left,
-                sockets=1 if self.here else SOCKETS,
-            )
+            return self._open(left, sockets)
         except (PeerLost, WaitedTooLong) as lost:
             raise type(lost)(
-                f"{peer.name} did not come within {self._patience:g} s: {lost.message}; "
+                f"{self.peer.name} did not come within {self._patience:g} s: {lost.message}; "
                 f"look at its log, or give it longer with {PATIENCE}",
-                [peer.name],
+                [self.peer.name],
             ) from lost
 
     def _greet(self) -> Meta:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from shoal import contract
@@ -25,7 +25,7 @@ class Place:
     node: str
     host: str
     port: int
-    secret: bytes
+    secret: bytes = field(repr=False)
     shared: Path
     outputs: Path
     strategy: Strategy

@@ -19,7 +19,7 @@ ELEMENTWISE = (
     "SGD", "Adam", "AdamW", "Adagrad", "RMSprop", "Adamax", "NAdam", "RAdam", "Adadelta", "Rprop", "ASGD",
 )  # fmt: skip
 _FOR_GPUS = ("capturable",)  # means nothing where the server runs
-_HOW = ("foreach", "fused")  # how torch computes, not what: kept, because the last bits depend on it
+HOW = ("foreach", "fused")  # how torch computes, not what: kept, because the last bits depend on it
 
 Changes = Mapping[str, Mapping[str, Any]]  # group index (as text, for JSON) → hyperparameter → value
 
@@ -114,7 +114,7 @@ def _hyper(optimizer: Optimizer, group: Mapping[str, Any]) -> dict[str, Any]:
     """The class's own hyperparameters; what schedulers and users keep in the group beside them is not ours."""
     found = {key: _value(group[key]) for key in optimizer.defaults if key in group and key not in _FOR_GPUS}
     if any(param.device.type != "cpu" for param in group["params"]):
-        found.update({key: None for key in _HOW if key in found})
+        found.update({key: None for key in HOW if key in found})
     return found
 
 

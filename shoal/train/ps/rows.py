@@ -100,6 +100,12 @@ class Rows:
         """Rows that are kept now."""
         return int(self._head[USED]) - len(self._free)
 
+    @classmethod
+    def bytes_of(cls, info: TableInfo, servers: int) -> int:
+        """What one server's part may come to take, with every row it may keep."""
+        most = -(-(info.keep or info.rows) // servers)
+        return most * (info.dim * (1 + make(info.optimizer, {}).states) * 4 + 4) + -(-info.rows // servers) * 6
+
     @property
     def facts(self) -> dict[str, int]:
         dropped, evicted = int(self._head[DROPPED]), int(self._head[EVICTED])
@@ -126,9 +132,17 @@ class Rows:
         values[here] = self._values().index_select(0, torch.from_numpy(slots[known].astype(np.int64) - 1))
         return values
 
-    def update(self, rows: Tensor, grads: Tensor, pushes: Mapping[int, int], hyper: Mapping[str, float]) -> None:
+    def update(
+        self,
+        rows: Tensor,
+        grads: Tensor,
+        pushes: Mapping[int, int],
+        hyper: Mapping[str, float],
+        scale: float = 1.0,
+    ) -> None:
         """Steps these rows (each once) by their gradients and notes the pushes they came from (worker → seq), all or
-        nothing. Gradients of rows that are not kept are dropped, and counted."""
+        nothing. `scale` multiplies the change of the values, not the gradient. Gradients of rows that are not kept are
+        dropped, and counted."""
         numbers = self._checked(rows)
         slots = self._index[numbers]
         known = slots > 0
@@ -139,9 +153,12 @@ class Rows:
         places = torch.from_numpy(slots.astype(np.int64) - 1)
         self._write_journal(places, pushes)
         self._head[STEPS] += 1
-        touched = self._all().index_select(0, places)
-        self.optimizer.step(touched.view(self._shape(len(places))), grads, int(self._head[STEPS]), hyper)
-        self._all().index_copy_(0, places, touched)
+        touched = self._all().index_select(0, places).view(self._shape(len(places)))
+        before = touched[:, 0].clone() if scale != 1.0 else None
+        self.optimizer.step(touched, grads, int(self._head[STEPS]), hyper)
+        if before is not None:
+            touched[:, 0].sub_(before).mul_(scale).add_(before)
+        self._all().index_copy_(0, places, touched.view(len(places), self._width))
         self._head[VERSION] += 1
         for worker, seq in pushes.items():
             self._head[HEAD + worker] = seq
@@ -166,9 +183,9 @@ class Rows:
             mine = ids % self.servers == self.server
             numbers = ids[mine] // self.servers
             self._counts[numbers] = np.minimum(part["counts"].numpy()[mine], COUNT_LIMIT)
-            self._allot(numbers)
-            slots = torch.from_numpy(self._index[numbers].astype(np.int64) - 1)
-            self._all().index_copy_(0, slots, part["data"][torch.from_numpy(mine)])
+            slots = self._allot(numbers)
+            self._all().index_copy_(0, torch.from_numpy(slots), part["data"][torch.from_numpy(mine)])
+            self._index[numbers] = slots + 1
             self._head[STEPS] = max(int(self._head[STEPS]), int(part["steps"][0]))
             self._head[VERSION] = max(self.version, int(part["steps"][1]))
 
@@ -181,15 +198,15 @@ class Rows:
         if self.used + len(fresh) > self.most:
             self._evict(len(fresh), numbers)
             fresh = fresh[: self.most - self.used]
-        self._allot(fresh)
-        slots = torch.from_numpy(self._index[fresh].astype(np.int64) - 1)
+        slots = self._allot(fresh)
         begin = torch.zeros(len(fresh), self._width)
         begin[:, : self.info.dim] = self._first(fresh)
         self.optimizer.begin(begin.view(self._shape(len(fresh))))
-        self._all().index_copy_(0, slots, begin)
+        self._all().index_copy_(0, torch.from_numpy(slots), begin)
+        self._index[fresh] = slots + 1  # last of all: whoever dies before has only lost a slot, which `_recover` finds
 
-    def _allot(self, numbers: np.ndarray[Any, Any]) -> None:
-        """A slot for each of these rows. The row is named before the index leads to it: see `_recover`."""
+    def _allot(self, numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """A slot for each of these rows, named after it; the index does not lead there yet."""
         reused = [self._free.pop() for _ in range(min(len(self._free), len(numbers)))]
         first = int(self._head[USED])
         fresh = len(numbers) - len(reused)
@@ -197,7 +214,7 @@ class Rows:
         slots = np.array([*reused, *range(first, first + fresh)], dtype=np.int64)
         self._local()[slots] = numbers
         self._head[USED] = first + fresh
-        self._index[numbers] = slots + 1
+        return slots
 
     def _evict(self, wanted: int, asked: np.ndarray[Any, Any]) -> None:
         """Makes room by dropping the rows least asked for, never those being asked for now; older counts fade."""

@@ -30,7 +30,7 @@ import torch
 
 from shoal.errors import BadRequest
 from shoal.train import compress
-from shoal.train.errors import Disagreement, WaitedTooLong
+from shoal.train.errors import Disagreement, PeerLost, WaitedTooLong
 from shoal.train.ps.carry import packed, unpacked
 from shoal.train.ps.copies import Copies
 from shoal.train.ps.place import Place
@@ -41,7 +41,7 @@ from shoal.train.wire.frames import Meta
 from shoal.train.wire.host import Answer, Peer
 from shoal.train.world import WORKER
 
-INIT_PATIENCE = 30.0  # seconds the others wait for the values of worker-0, when nobody knows that it is lost
+INIT_PATIENCE = 90.0  # seconds the others wait for the values of worker-0, when nobody knows that it is lost
 FILL_PATIENCE = 120.0  # seconds a reader waits for the first values
 LOOK = 0.2  # seconds between two looks at who is lost
 
@@ -134,11 +134,14 @@ class ParameterService:
 
     def _init(self, peer: Peer, meta: Meta, payload: memoryview) -> Answer:
         served, worker = self._served(meta), worker_of(peer)
-        # All begin with the values of one worker, on every server: the first one's, while it may still come.
+        # All begin with the values of one worker, on every server: the first one's, while it may still come, else
+        # those of the lowest rank there is, whoever ran out of patience first.
         until = time.monotonic() + INIT_PATIENCE
-        while worker and not served.is_lost(0) and time.monotonic() < until and not served.filled.wait(LOOK):
+        while worker > served.filler(time.monotonic() > until) and not served.filled.wait(LOOK):
             if 0 in served.refused:  # its values never come: the models differ, and whoever waits is to know
                 raise Disagreement(f"worker-0 was refused: {served.refused[0].message}", **served.refused[0].facts)
+            if worker not in served.present:
+                raise PeerLost(f"{peer.name} hung up before its values were needed; call again", [peer.name])
         served.fill(payload, again=bool(meta.get("again")))
         return {"kind": "ok", "version": served.shard.version, "initialised": True}, ()
 
@@ -152,7 +155,8 @@ class ParameterService:
             served.berths.decode(worker, payload, self._decode)
         served.berths.ready(worker)
         clock, changes = int(meta.get("clock") or 0), meta.get("changes") or None
-        granted = served.space.push(Push(worker, int(meta["seq"]), int(meta["base"]), clock, changes))
+        reads = meta.get("want") != "none"
+        granted = served.space.push(Push(worker, int(meta["seq"]), int(meta["base"]), clock, changes, reads))
         return self._granted(served, peer, granted, str(meta.get("want") or "none"))
 
     def _granted(self, served: Served, peer: Peer, granted: Granted, want: str) -> Answer:

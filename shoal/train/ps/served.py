@@ -18,7 +18,7 @@ from shoal.train.ps.berths import Berths
 from shoal.train.ps.layout import Layout, Part
 from shoal.train.ps.orders import Resume
 from shoal.train.ps.place import Place
-from shoal.train.ps.recipe import Recipe
+from shoal.train.ps.recipe import HOW, Recipe
 from shoal.train.ps.shard import Dump, Shard
 from shoal.train.ps.slots import as_bytes
 from shoal.train.ps.space import Space
@@ -41,6 +41,7 @@ class Served:
         self.present: dict[int, int] = {}  # worker → number of the connection that stands for it
         self.restored: dict[str, Any] | None = None  # where the values came from, when a machine was lost
         self.refused: dict[int, Disagreement] = {}  # workers that train something else
+        self.offered: Recipe | None = None  # the optimizer as the first comer has it, where the space is new
         self._bringing: dict[int, set[int]] = {}  # worker → connections that brought parts
         self._lost: set[int] = set()
         self._windows: dict[int, _Window] = {}  # connection → what it read
@@ -76,6 +77,14 @@ class Served:
         theirs = recipe["name"] if recipe else None
         _same("applier", meta.get("applier"), self.shard.applier, self.place)
         _same("optimizer", theirs, mine.name if mine else None, self.place)
+        if recipe and self.offered is not None and not self.shard.version:  # later a scheduler may have been at work
+            self._agree_on_recipe(Recipe.from_json(recipe), self.offered)
+
+    def _agree_on_recipe(self, theirs: Recipe, mine: Recipe) -> None:
+        _same("number of parameter groups", len(theirs.groups), len(mine.groups), self.place)
+        for index, (group, held) in enumerate(zip(theirs.groups, mine.groups, strict=True)):
+            for key in sorted({*group, *held} - set(HOW)):
+                _same(f"{key} of {mine.name} (group {index})", group.get(key), held.get(key), self.place)
 
     def hung_up_before(self, worker: int, number: int) -> list[int]:
         """This connection stands for the worker from now on; those that brought its values before must end first."""
@@ -127,8 +136,10 @@ class Served:
             self.space.leave(worker, "the roster says that it is gone", for_good=True)
             self.berths.forget(worker)
 
-    def is_lost(self, worker: int) -> bool:
-        return worker in self._lost
+    def filler(self, late: bool) -> int:
+        """Whose values are the first ones: worker-0's; the lowest present one's when that is lost, or too late."""
+        with self._lock:
+            return min(self.present, default=0) if late or 0 in self._lost else 0
 
     def is_remote(self, worker: int) -> bool:
         return self.berths.keeps(worker)

@@ -45,6 +45,7 @@ class Space:
         self._rule: Rule | None = None  # None while an update of the process before is not finished
         self._tickets: dict[int, Ticket[Granted]] = {}
         self._stashed: list[tuple[Push, Ticket[Granted]]] = []
+        self._reads: set[int] = set()  # workers that read the parameters when they are let go
         self._present: set[int] = set()
         self._ended: PeerLost | None = None  # why no worker is served any more
         self._over = False
@@ -184,7 +185,6 @@ class Space:
     def _part_with(self, worker: int, why: str) -> None:
         self._present.discard(worker)
         self._cancel(worker, why)
-        self._stashed = [(push, ticket) for push, ticket in self._stashed if push.worker != worker]
         if self._ended is not None:
             return
         if self._rule is None:
@@ -205,6 +205,7 @@ class Space:
         assert self._rule is not None
         self._cancel(push.worker, "it pushed again")
         self._tickets[push.worker] = ticket
+        (self._reads.add if push.reads else self._reads.discard)(push.worker)
         if push.changes:
             self.shard.retune(push.changes, push.clock)
         self.counts.pushes += 1
@@ -217,6 +218,7 @@ class Space:
         assert self._rule is not None
         self._cancel(worker, "it asked again")
         self._tickets[worker] = ticket
+        self._reads.add(worker)
         self._obey(self._rule.ask(worker, clock))
 
     def _obey(self, orders: list[Order]) -> None:
@@ -271,12 +273,16 @@ class Space:
             self.counts.waited_for[answer.released_by] += 1
         ticket = self._tickets.pop(answer.worker, None)
         if ticket is not None:
-            self.shard.note_read(answer.worker)
+            if answer.worker in self._reads:
+                self.shard.note_read(answer.worker)
             ticket.grant(Granted(self.shard.version, answer.tau, answer.dropped, answer.released_by))
 
     def _cancel(self, worker: int, why: str) -> None:
-        ticket = self._tickets.pop(worker, None)
-        if ticket is not None:
+        tickets = [ticket for push, ticket in self._stashed if push.worker == worker]
+        self._stashed = [(push, ticket) for push, ticket in self._stashed if push.worker != worker]
+        if worker in self._tickets:
+            tickets.append(self._tickets.pop(worker))
+        for ticket in tickets:
             ticket.fail(PeerLost(f"{_name(worker)} is not waited for any more: {why}", [_name(worker)]))
 
     def _shut(self, why: PeerLost) -> None:

@@ -47,6 +47,7 @@ class Spaces:
             if name not in self._spaces:
                 shard = self._fresh(name, meta)
                 served = Served(name, shard, shard.path, self.place)
+                served.offered = shard.recipe
                 self._copies.restore(name, served)
                 self._serve(name, served)
             return self._spaces[name]

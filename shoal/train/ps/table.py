@@ -1,23 +1,26 @@
 """Sparse tables behind a server: who may go on when is the strategy's rule, as for the dense parameters.
 
 A push carries the rows touched and their gradients. Under ps-sync it waits with its worker until all have pushed, and
-the mean over workers is applied; the other strategies apply it as it comes (softsync with a weight of 1/c, which is the
-same sum in another order). Messages of the service "table", by meta["kind"]:
+the mean over workers is applied; the other strategies apply it as it comes (softsync with 1/c of the change each).
+Messages of the service "table", by meta["kind"]:
 
     open   {table, worker}                 → {version, seq, rows}
     pull   {table, training} + row numbers → values
     push   {table, seq, base, clock, hyper} + row numbers + gradients → {version, staleness}
     save   {table, folder}                 → {file, rows, bytes}
-    load   {table, folder}                 → {rows}
+    load   {table, folder}                 → {rows, version}; nothing is loaded over rows that were trained already
+    loaded {table, folder}                 → {}, once that folder was loaded here
     status {}                              → {tables: {name: {rows, bytes, dropped, evicted, version}}}
     leave  {}                              → {}
 """
 
 from __future__ import annotations
 
+import logging
+import os
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,7 +33,7 @@ from shoal.errors import BadRequest
 from shoal.strategy import Strategy
 from shoal.train.checkpoint import tensors
 from shoal.train.checkpoint.disk import Disk, Facts
-from shoal.train.errors import PeerLost
+from shoal.train.errors import PeerLost, WaitedTooLong
 from shoal.train.ps import rules
 from shoal.train.ps.rows import Rows, TableInfo
 from shoal.train.ps.rules import Answer, Apply, Order
@@ -38,6 +41,9 @@ from shoal.train.wire.frames import Buffer, Meta
 from shoal.train.wire.host import Peer
 
 SERVICE = "table"
+LOAD_PATIENCE = 600.0  # seconds for the first worker to load a checkpoint
+
+_log = logging.getLogger("shoal.train")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # it becomes part of the names of files
 
 
@@ -56,6 +62,7 @@ class _Table:
     rule: rules.Rule
     weight: float
     changed: threading.Condition = field(default_factory=threading.Condition)
+    loaded: str = ""  # the checkpoint it was read from
     pushes: dict[tuple[int, int], _Push] = field(default_factory=dict)
     answers: dict[int, Answer] = field(default_factory=dict)
 
@@ -63,13 +70,23 @@ class _Table:
 class TableService:
     """The tables of one server. Implements `wire.host.Service`."""
 
-    def __init__(self, folder: Path, server: int, servers: int, strategy: Strategy, workers: int) -> None:
-        self._folder, self._server, self._servers = folder, server, servers
+    def __init__(
+        self,
+        folder: Path,
+        server: int,
+        servers: int,
+        strategy: Strategy,
+        workers: int,
+        spill: Path | None = None,
+    ) -> None:
+        """`spill` is a folder on disk for tables that the folder in shared memory cannot hold."""
+        self._folder, self._server, self._servers, self._spill = folder, server, servers, spill
         self._strategy, self._workers = strategy, workers
         self._lock = threading.Lock()
         self._tables: dict[str, _Table] = {}
         self._callers: dict[int, int] = {}  # connection → worker
         self._gone: set[int] = set()  # connections that ended
+        self._lost: frozenset[int] = frozenset()  # workers that will not come
 
     def handle(self, peer: Peer, meta: Meta, payload: memoryview) -> tuple[Meta, Sequence[Buffer]]:
         kind = str(meta.get("kind"))
@@ -89,6 +106,8 @@ class TableService:
             return self._save(table, Path(meta["folder"])), ()
         if kind == "load":
             return self._load(table, Path(meta["folder"])), ()
+        if kind == "loaded":
+            return self._await_load(table, peer, str(meta["folder"])), ()
         raise BadRequest(f"the service {SERVICE!r} has no {kind!r}; ask for open, pull, push, save, load or status")
 
     def buffer(self, peer: Peer, meta: Meta, size: int) -> memoryview | None:
@@ -100,10 +119,27 @@ class TableService:
             worker = self._callers.pop(peer.number, None)
             if worker is None or worker in self._callers.values():
                 return  # it came again over another connection
+        self._leave([worker])
+
+    def lost(self, workers: frozenset[int]) -> None:
+        """These will not come (any more), also those that never called: nobody waits for them."""
+        with self._lock:
+            self._lost = workers
+        self._leave(workers)
+
+    def give_up_on_absent(self) -> None:
+        """After a restart: members that did not call again are lost."""
+        with self._lock:
+            here = set(self._callers.values())
+        self._leave([worker for worker in range(self._workers) if worker not in here])
+
+    def _leave(self, workers: Iterable[int]) -> None:
+        with self._lock:
             tables = list(self._tables.values())
         for table in tables:
             with table.changed:
-                self._obey(table, table.rule.leave(worker))
+                for worker in workers:
+                    self._obey(table, table.rule.leave(worker))
                 table.changed.notify_all()
 
     # The messages.
@@ -123,7 +159,7 @@ class TableService:
             return {"version": table.rows.version, "seq": table.rule.seqs.get(worker, 0), "rows": table.rows.used}
 
     def _make(self, info: TableInfo) -> _Table:
-        rows = Rows(self._folder / f"table-{info.name}-s{self._server}", info, self._server, self._servers)
+        rows = Rows(self._home(info), info, self._server, self._servers)
         resume = rules.Resume(version=rows.version, seqs=rows.seqs())
         name, options = self._strategy.name, self._strategy.options
         weight = 1.0
@@ -133,7 +169,25 @@ class TableService:
             rule = rules.make(name, options, self._workers, resume)
         else:
             rule = rules.Async(self._workers, resume=resume)
+        for worker in self._lost:
+            rule.leave(worker)
         return _Table(rows, rule, weight)
+
+    def _home(self, info: TableInfo) -> Path:
+        """Where the table lies: in shared memory, or on disk when that could not hold it once it is full."""
+        name = f"table-{info.name}-s{self._server}"
+        here, there = self._folder / name, (self._spill or self._folder) / name
+        if here == there or here.exists():
+            return here
+        stat = os.statvfs(self._folder)
+        room, wanted = stat.f_bavail * stat.f_frsize, Rows.bytes_of(info, self._servers)
+        if wanted < room and not there.exists():
+            return here
+        _log.warning(
+            "table %s may take %.1f GB and shared memory has %.1f GB left: it is kept on disk in %s",
+            info.name, wanted / 1e9, room / 1e9, self._spill,
+        )  # fmt: skip
+        return there
 
     def _pull(self, table: _Table, meta: Meta, payload: memoryview) -> tuple[Meta, Sequence[Buffer]]:
         numbers = torch.frombuffer(payload, dtype=torch.int64) if payload.nbytes else torch.empty(0, dtype=torch.int64)
@@ -167,10 +221,10 @@ class TableService:
 
     def _apply(self, table: _Table, order: Apply) -> None:
         pushes = [(one, table.pushes.pop((one.worker, one.seq))) for one in order.contributions]
-        scale = table.weight * order.scale / order.divisor
-        rows, grads = _together([(push, one.weight * scale) for one, push in pushes])
+        rows, grads = _together([(push, one.weight / order.divisor) for one, push in pushes])
         hyper = pushes[-1][1].hyper if pushes else {}
-        table.rows.update(rows, grads, {one.worker: one.seq for one, _ in pushes}, hyper)
+        taken = {one.worker: one.seq for one, _ in pushes}
+        table.rows.update(rows, grads, taken, hyper, scale=table.weight * order.scale)
 
     def _save(self, table: _Table, folder: Path) -> Meta:
         with table.changed:
@@ -182,10 +236,26 @@ class TableService:
     def _load(self, table: _Table, folder: Path) -> Meta:
         files = sorted(folder.glob(f"table-{table.rows.info.name}-*-of-*{tensors.SUFFIX}"))
         with table.changed:
-            table.rows.take(map(tensors.read, files))
-            table.rule.version = table.rows.version
-            table.rule.seqs.clear()
+            if table.rows.version == 0:
+                table.rows.take(map(tensors.read, files))
+                table.rule.version = table.rows.version
+            elif table.loaded != str(folder):
+                _log.info("table %s has been trained already: %s is not loaded over it", table.rows.info.name, folder)
+            table.loaded = str(folder)
+            table.changed.notify_all()
             return {"rows": table.rows.used, "version": table.rows.version}
+
+    def _await_load(self, table: _Table, peer: Peer, folder: str) -> Meta:
+        """The rows of a checkpoint must be there before anybody reads them."""
+        with table.changed:
+            there = table.changed.wait_for(lambda: table.loaded == folder or peer.number in self._gone, LOAD_PATIENCE)
+        if not there:
+            raise WaitedTooLong(
+                f"worker-0 has not loaded table {table.rows.info.name!r} of {folder} for {LOAD_PATIENCE:g} s; "
+                "look at its log",
+                ["worker-0"],
+            )
+        return {}
 
     def _find(self, name: str) -> _Table:
         with self._lock:

@@ -6,6 +6,7 @@ servers.
 
 from __future__ import annotations
 
+import logging
 import shutil
 import tempfile
 import time
@@ -18,13 +19,14 @@ from torch import Tensor
 
 from shoal.train.checkpoint import tensors
 from shoal.train.errors import PeerLost
+from shoal.train.ps.counterpart import DEFAULT_PATIENCE, PATIENCE
 from shoal.train.ps.rows import Rows, TableInfo
 from shoal.train.ps.table import SERVICE, write_part
 from shoal.train.seeing import EXCHANGE, Seeing
 from shoal.train.wire.link import Link, Pending, Reply
 from shoal.train.world import Peer, World
 
-PATIENCE = 60.0  # seconds a server may be away before its workers give up
+_log = logging.getLogger("shoal.train")
 
 
 class Table(Protocol):
@@ -53,7 +55,8 @@ class Remote:
         self._seq = 0
         self._clock = 0
         self._versions = [0] * self._servers
-        self._links = [self._connect(peer) for peer in world.servers]
+        self._patience = float(world.variables.get(PATIENCE, DEFAULT_PATIENCE))
+        self._links = [self._connect(peer, self._patience) for peer in world.servers]
 
     def pull(self, rows: Tensor, training: bool) -> Tensor:
         """The values of these rows, each once, in their order."""
@@ -95,9 +98,11 @@ class Remote:
         return [str(reply.meta["file"]) for reply in replies]
 
     def load(self, folder: Path) -> None:
-        """Every server reads its rows of all parts, however many servers wrote them."""
-        self._ask_all(self._same({"kind": "load", "table": self.info.name, "folder": str(folder)}))
-        self._seq = 0
+        """Every server reads its rows of all parts, however many servers wrote them: one worker asks for it, the others
+        return when it is done."""
+        kind = "load" if self._world.rank == 0 else "loaded"
+        with self._seeing.waiting_for(f"table {self.info.name!r} to be loaded: worker-0"):
+            self._ask_all(self._same({"kind": kind, "table": self.info.name, "folder": str(folder)}))
 
     def facts(self) -> dict[str, Any]:
         told = [reply.meta["tables"][self.info.name] for reply in self._ask_all(self._same({"kind": "status"}))]
@@ -132,7 +137,7 @@ class Remote:
     def _finish(
         self, server: int, pending: Pending | None, ask: tuple[dict[str, Any], list[memoryview], memoryview | None]
     ) -> Reply:
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + self._patience
         while True:
             try:
                 if pending is not None:
@@ -145,7 +150,7 @@ class Remote:
                 if time.monotonic() > until:
                     raise
 
-    def _connect(self, peer: Peer, deadline: float = PATIENCE) -> Link:
+    def _connect(self, peer: Peer, deadline: float) -> Link:
         link = Link.open(
             peer.host, peer.port, self._world.secret, service=SERVICE, me=self._world.me, peer=peer.name,
             deadline=max(1.0, deadline),
@@ -153,6 +158,10 @@ class Remote:
         told = link.ask(
             {"kind": "open", "table": self.info.to_json(), "worker": self._world.rank, "clock": self._clock}
         ).meta
+        seen = self._versions[peer.index]
+        if int(told["version"]) < seen:
+            lost = seen - int(told["version"])
+            _log.warning("table %s came back on %s with %d updates lost", self.info.name, peer.name, lost)
         # A worker that was restarted goes on counting where its predecessor was.
         self._seq = max(self._seq, int(told["seq"])) if not self._clock else self._seq
         return link

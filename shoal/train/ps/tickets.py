@@ -55,6 +55,7 @@ class Push:
     base: int
     clock: int = 0
     changes: Changes | None = None
+    reads: bool = True  # the parameters, when it is answered
 
 
 @dataclass

@@ -81,7 +81,7 @@ class Centralised:
 
     def state(self) -> State:
         """What the servers hold, from the first worker; what was squeezed out and not sent yet, from each."""
-        kept: dict[str, Any] = {"residuals": {}, "spaces": {}}
+        kept: dict[str, Any] = {"rank": self._setting.world.rank, "residuals": {}, "spaces": {}}
         for way in self._ways.values():
             portion = way.portion
             if portion.squeezer is not None:
@@ -95,8 +95,10 @@ class Centralised:
     def load(self, state: State) -> None:
         """A worker that comes to a training under way takes that, not the checkpoint."""
         ways = list(self._ways.values())
+        # A worker that was not there then is given the first one's state; that one sends its residuals itself.
+        own = state.get("rank") == self._setting.world.rank
         for way in ways:
-            residual = state.get("residuals", {}).get(way.portion.space)
+            residual = state.get("residuals", {}).get(way.portion.space) if own else None
             if residual and way.portion.squeezer is not None:
                 way.portion.squeezer.load(residual)
         for way in ways:

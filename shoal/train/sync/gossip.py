@@ -7,6 +7,7 @@ moment its connection ends, whoever joins begins with the values of one that is 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,8 @@ from shoal.train.unit import trained
 if TYPE_CHECKING:
     from shoal.train.api import Setting, State
 
+_log = logging.getLogger("shoal.train")
+
 
 class Gossip:
     """The Synchroniser of `gossip`."""
@@ -32,6 +35,7 @@ class Gossip:
         self.setting = setting
         self.spaces: dict[int, Space] = {}  # by the optimizer's identity
         self.mesh: Mesh | None = None
+        self.hall: Hall | None = None
 
     def attach(self, model: nn.Module, optimizers: Sequence[Optimizer]) -> nn.Module:
         setting, unit = self.setting, str(self.setting.unit)
@@ -41,18 +45,21 @@ class Gossip:
             if number == 0:
                 tensors += [one for one in model.buffers() if one.is_floating_point()]
             self.spaces[id(optimizer)] = Space(setting, mesh, f"{unit}.{number}", tensors)
-        hall = Hall(unit, mesh, model, optimizers, [space.replica for space in self.spaces.values()])
+        hall = self.hall = Hall(unit, mesh, model, optimizers, [space.replica for space in self.spaces.values()])
         mesh.enter(unit, hall)
         hall.begin(setting.seeing)
-        for space in self.spaces.values():
-            mesh.enter(space.name, space)
         return model
 
     def before_step(self, optimizer: Optimizer) -> None:
         """The step is this worker's own."""
 
     def after_step(self, optimizer: Optimizer) -> None:
-        self.spaces[id(optimizer)].step()
+        space = self.spaces[id(optimizer)]
+        space.step()
+        if self.mesh is not None and self.hall is not None and not space.answers:
+            # Not before: a checkpoint may be loaded until now, and what neighbours gave would be lost in it.
+            space.answers = self.hall.under_way = True
+            self.mesh.enter(space.name, space)
 
     def finish(self) -> None:
         mesh, self.mesh = self.mesh, None
@@ -70,10 +77,17 @@ class Gossip:
         return {str(number): {"steps": space.steps} for number, space in enumerate(self.spaces.values())}
 
     def load(self, state: State) -> None:
-        """The model has been loaded: what is exchanged begins with its values, on every worker alike."""
+        """The model has been loaded: what is exchanged begins with its values, on every worker alike. One that came to
+        a training under way keeps what it took there."""
+        joined = self.hall is not None and self.hall.joined
+        if joined:
+            _log.info("%s joins a training under way, ahead of the checkpoint", self.setting.world.me)
         for number, space in enumerate(self.spaces.values()):
             space.steps = int(state.get(str(number), {}).get("steps", 0))
-            space.replica.reset()
+            if joined:
+                space.replica.give_back()
+            else:
+                space.replica.reset()
 
     def facts(self) -> Mapping[str, Any]:
         options, world = self.setting.options, self.setting.world

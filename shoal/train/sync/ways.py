@@ -10,7 +10,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.optim import Optimizer
 
-from shoal.train.errors import BadModel
+from shoal.train.errors import BadModel, BadOptimizer
 from shoal.train.ps.applier import ADD, MEAN, STEP
 from shoal.train.ps.client import Named, Portion
 from shoal.train.ps.counterpart import NOTHING, PARAMS
@@ -201,6 +201,16 @@ class Averaged(Way):
     applier = MEAN
     pushes_gradients = True
     kept = False  # nothing but the last mean
+
+    def start(self) -> None:
+        """The servers hold the parameters only until the first mean takes their place."""
+        if not self.portion.fresh:
+            raise BadOptimizer(
+                f"{type(self.optimizer).__name__} steps on the workers, so the servers have no parameters for one that "
+                "joins a training under way: start all workers again, from a checkpoint, or use an optimizer that a "
+                "server can run (SGD, Adam, …)"
+            )
+        super().start()
 
     def ready(self, first: bool) -> None:
         self._check()

@@ -337,6 +337,20 @@ def test_workers_on_their_own_commit_their_own(tmp_path: Path) -> None:
         assert same(worker.everything(), states[0])  # the model is the first one's
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_worker_goes_on_no_later_than_the_model(tmp_path: Path, first: int) -> None:
+    for rank, epochs in ((0, first), (1, 3)):
+        worker = Worker(tmp_path, rank, 2, "ps-async:data=dynamic")
+        for epoch in range(epochs):
+            worker.tally.epoch = epoch
+            worker.train(1)
+            worker.keeper.save(epoch)
+        worker.keeper.finish()
+    worker = Worker(tmp_path, 1, 2, "ps-async:data=dynamic")
+    resumed = worker.keeper.resume()
+    assert resumed.epoch == 1 and "rank-1" in str(resumed.path) if first else resumed is None  # type: ignore[union-attr]
+
+
 def test_a_worker_that_is_gone_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shoal.train.checkpoint.together.PATIENCE", 0.2)
 

@@ -15,7 +15,7 @@ import torch
 
 from shoal.train import house
 from shoal.train.errors import NoRoom, PeerLost, WaitedTooLong
-from shoal.train.group import choose, shm
+from shoal.train.group import choose
 from shoal.train.group.api import Group
 from shoal.train.group.board import Board
 from shoal.train.group.dist import DistGroup
@@ -27,25 +27,27 @@ from tests.train.ranks import run_ranks, worlds
 from tests.train.support import REPOSITORY, Running, run_world
 
 Gang = tuple[list[Group], list[Seeing]]
-PATIENCE = 0.3  # seconds
+Make = Callable[[Path, float], Gang]
 
 
-def threads(shared: Path) -> Gang:
-    groups = ThreadGroup.make(3, PATIENCE)
+def threads(shared: Path, patience: float) -> Gang:
+    groups = ThreadGroup.make(3, patience)
     return list(groups), [one.seeing for one in groups]
 
 
-def shared_memory(shared: Path) -> Gang:
+def shared_memory(shared: Path, patience: float) -> Gang:
     seen = [Seeing() for _ in range(3)]
-    groups = run_ranks(
-        3, lambda rank: SharedGroup.meet(shared, rank, range(3), seeing=seen[rank], patience=60 if rank else PATIENCE)
-    )
+    groups = run_ranks(3, lambda rank: SharedGroup.meet(shared, rank, range(3), seeing=seen[rank]))
+    for group in groups:
+        group.attendance._patience = patience
     return list(groups), seen
 
 
-def streams(shared: Path) -> Gang:
+def streams(shared: Path, patience: float) -> Gang:
     every, seen = worlds(3), [Seeing() for _ in range(3)]
-    groups = run_ranks(3, lambda rank: DistGroup.meet(every[rank], seen[rank], "all", 5.0 if rank else 2.0))
+    groups = run_ranks(3, lambda rank: DistGroup.meet(every[rank], seen[rank], "all", 60.0))
+    for group in groups:
+        group._across.roll._patience = patience
     return list(groups), seen
 
 
@@ -53,21 +55,18 @@ KINDS = [threads, shared_memory, streams]
 
 
 @pytest.mark.parametrize("make", KINDS)
-def test_a_wait_names_who_is_missing(make: Callable[[Path], Gang], shared: Path) -> None:
-    groups, seen = make(shared)
-    waiting: list[str] = []
+def test_a_wait_names_who_is_missing(make: Make, shared: Path) -> None:
+    groups, seen = make(shared, 60.0)
 
     def work(rank: int) -> None:
         if rank < 2:
             groups[rank].all_reduce(torch.ones(10))
             return
-        while not ("worker-2" in seen[1].waiting and "worker-2" in seen[0].waiting):
+        while not seen[0].waiting == seen[1].waiting == "all-reduce of 10 float32: worker-2":
             time.sleep(0.001)
-        waiting.append(seen[1].waiting)
         groups[rank].all_reduce(torch.ones(10))
 
     run_ranks(3, work)
-    assert waiting == ["all-reduce of 10 float32: worker-2"]
     assert seen[0].waiting == ""
     if make is not threads:
         assert {"worker-1", "worker-2"} <= set(seen[0].arrivals)
@@ -75,8 +74,8 @@ def test_a_wait_names_who_is_missing(make: Callable[[Path], Gang], shared: Path)
 
 
 @pytest.mark.parametrize("make", KINDS)
-def test_waiting_ends(make: Callable[[Path], Gang], shared: Path) -> None:
-    groups, _ = make(shared)
+def test_waiting_ends(make: Make, shared: Path) -> None:
+    groups, _ = make(shared, 0.2)
     with pytest.raises(WaitedTooLong) as late:
         groups[0].all_reduce(torch.ones(1))
     assert late.value.who == ["worker-1", "worker-2"]
@@ -203,8 +202,9 @@ def test_what_a_dead_process_left_is_not_taken_for_a_member(shared: Path) -> Non
     code = f"""
 import os
 from pathlib import Path
-from shoal.train.group.board import Board
+from shoal.train.group.board import READY, Board
 board = Board.create(Path({str(shared)!r}) / "w0", 8192, 2)
+board.words[READY] = 1
 os._exit(0)
 """
     subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True, timeout=60)
@@ -213,7 +213,7 @@ os._exit(0)
 
 
 def test_nobody_waits_for_a_member_that_failed_half_way(shared: Path) -> None:
-    groups, _ = shared_memory(shared)
+    groups, _ = shared_memory(shared, 60.0)
 
     class Interrupted(Exception):
         pass
@@ -228,12 +228,10 @@ def test_nobody_waits_for_a_member_that_failed_half_way(shared: Path) -> None:
                 groups[rank].all_reduce(torch.ones(3))
             assert lost.value.who == ["worker-2"]
 
-    groups[0].attendance._patience = 60.0  # type: ignore[attr-defined]
     run_ranks(3, work)
 
 
-def test_who_does_not_begin_is_named(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shm, "LOOK", 0.001)
+def test_who_does_not_begin_is_named(shared: Path) -> None:
     with pytest.raises(WaitedTooLong, match="worker-1, worker-2 to begin") as late:
         SharedGroup.meet(shared, 0, range(3), patience=0.05)
     assert late.value.who == ["worker-1", "worker-2"]

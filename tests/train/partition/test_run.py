@@ -56,7 +56,7 @@ print("ok", EPOCHS)
 @pytest.mark.real
 def test_a_checkpoint_goes_on_with_other_numbers_of_workers_and_another_strategy(tmp_path: Path) -> None:
     alone = (1, "fsdp")  # cuts nothing: as under every strategy that leaves the model whole
-    ways = [(2, "fsdp:block=0"), (3, "pipeline:replicas=2x1"), alone, (4, "tensor:size=2")]
+    ways = [(2, "fsdp:block=0"), (3, "pipeline:replicas=2x1"), alone, (2, "tensor")]
     for epochs, (workers, strategy) in enumerate(ways, start=1):
         script = GOES_ON.replace("EPOCHS", str(epochs))
         result = run_world(script, workers=workers, strategy=strategy, folder=tmp_path, timeout=100).check()
@@ -97,14 +97,15 @@ def losses(wrap, part, scale):
     first.step(closure)
     return model
 
-with train.start() as run:
-    part = lambda one: one.chunk(run.replicas)[run.replica]
-    model = losses(run.wrap, part, 4.0)
-    if run.rank == 0:
-        run.report(loss=float("nan"))  # only one worker looks closer at the next step
-    x, y = (part(one) for one in numbers(8, 5))
-    run.step(model, nn.functional.mse_loss, x, y)
-    found = {name: value.clone() for name, value in model.state_dict().items()}
+def wrapped(strategy):
+    with train.start(strategy) as run:
+        part = lambda one: one.chunk(run.replicas)[run.replica]
+        model = losses(run.wrap, part, 4.0)
+        if run.rank == 0:
+            run.report(loss=float("nan"))  # only one worker looks closer at the next step
+        x, y = (part(one) for one in numbers(8, 5))
+        run.step(model, nn.functional.mse_loss, x, y)
+        return model, {name: value.clone() for name, value in model.state_dict().items()}
 
 plain = losses(lambda *all: all, lambda one: one, 4.0)
 nn.functional.mse_loss(plain(numbers(8, 5)[0]), numbers(8, 5)[1]).backward()
@@ -112,20 +113,19 @@ with torch.no_grad():
     for at in (0, 6):
         for one in plain[at].parameters():
             one -= 0.1 * one.grad
-for name, value in plain.state_dict().items():
-    torch.testing.assert_close(found[name], value, rtol=1e-5, atol=1e-5, msg=name)
-try:
-    model.state_dict()
-except TrainError as error:
-    assert "after the run has ended" in str(error)
-    print("ok")
+for strategy in ("fsdp:block=0", "tensor"):
+    model, found = wrapped(strategy)
+    for name, value in plain.state_dict().items():
+        torch.testing.assert_close(found[name], value, rtol=1e-5, atol=1e-5, msg=name)
+    try:
+        model.state_dict()
+    except TrainError as error:
+        assert "after the run has ended" in str(error)
+        print("ok", strategy)
 """
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("strategy", ["fsdp:block=0", "tensor"])
-def test_accumulation_scaling_clipping_two_optimizers_and_closures_keep_their_meaning(
-    strategy: str, tmp_path: Path
-) -> None:
-    result = run_world(STAYS_THEIRS, workers=2, strategy=strategy, folder=tmp_path, timeout=100).check()
-    assert result.lines("worker-0", "ok") == ["ok"]
+def test_accumulation_scaling_clipping_two_optimizers_and_closures_keep_their_meaning(tmp_path: Path) -> None:
+    result = run_world(STAYS_THEIRS, workers=2, folder=tmp_path, timeout=100).check()
+    assert result.lines("worker-0", "ok") == ["ok fsdp:block=0", "ok tensor"]

@@ -208,3 +208,21 @@ def test_a_long_wait_names_who_is_missing(tmp_path: Path, monkeypatch: pytest.Mo
         workers: list[Worker] = [here.worker(rank) for rank in range(2)]
         together(2, act)
     assert seen == ["the answer of server-0 to push 1: worker-1"]
+
+
+def test_large_parts_travel_over_several_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from shoal.train.ps import counterpart
+
+    monkeypatch.setattr(counterpart, "WORTH", 1 << 20)
+    width = 1_000_000
+    with site(tmp_path, "ps-async", 1, far=True) as here:
+        worker, model = here.worker(0), Line(width)
+        optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+        worker.wrap(model, optimizer)
+        (way,) = worker.sync._ways.values()
+        for _ in range(2):
+            model.w.grad = torch.arange(width).float()
+            optimizer.step()
+        assert len(way.portion.servers[0]._link._bulk) == 3
+        worker.finish()
+    assert torch.equal(model.w.detach(), -RATE * 2 * torch.arange(width).float())

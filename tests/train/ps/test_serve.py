@@ -11,6 +11,8 @@ import torch
 
 from shoal.errors import BadRequest, NotFound
 from shoal.train.errors import Disagreement, PeerLost
+from shoal.train.ps import serve
+from shoal.train.ps.shard import Shard
 from shoal.train.wire.link import Link
 from tests.train.ps.by_hand import SECRET, SGD, Hand, all_equal, layout_of, place_of, serving
 
@@ -183,6 +185,54 @@ def test_all_begin_with_the_values_of_the_first_worker(tmp_path: Path) -> None:
         assert all_equal(late.read(), layout, 0, 7.0)
         late.close()
         first.close()
+
+
+def test_without_the_first_worker_all_begin_with_the_values_of_the_lowest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout = layout_of()
+    monkeypatch.setattr(serve, "INIT_PATIENCE", 0.5)
+    monkeypatch.setattr(serve, "LOOK", 0.05)
+    with serving(place_of(tmp_path, workers=3)) as (host, service):
+        hands = {rank: Hand(tmp_path / "shared-0", rank, layout) for rank in (1, 2)}
+        threads = []
+        for rank in (2, 1):  # the higher one runs out of patience first
+            threads.append(threading.Thread(target=hands[rank].hello, args=(host.port, 10.0 * rank)))
+            threads[-1].start()
+            wait_until(lambda rank=rank: "0.0" in service.spaces() and rank in service.spaces()["0.0"].present, "no")  # type: ignore[misc]
+        for thread in threads:
+            thread.join(SOON)
+        assert all_equal(hands[2].read(), layout, 0, 10.0)
+        for hand in hands.values():
+            hand.close()
+
+
+def test_workers_with_other_hyperparameters_are_told_the_first_difference(tmp_path: Path) -> None:
+    recipe = SGD.to_json()
+    other = {**recipe, "groups": [{**recipe["groups"][0], "foreach": True, "momentum": 0.5}]}
+    with serving(place_of(tmp_path)) as (host, _):
+        hand = Hand(tmp_path / "shared-0", 0, layout_of(100))
+        hand.hello(host.port)
+        with pytest.raises(Disagreement, match=r"momentum of SGD \(group 0\) is 0.5, server-0 has 0"):
+            Hand(tmp_path / "shared-0", 1, layout_of(100)).hello(host.port, recipe=other)
+        hand.push(1.0, changes={"0": {"momentum": 0.5}})
+        late = Hand(tmp_path / "shared-0", 1, layout_of(100))
+        assert late.hello(host.port)["version"] == 1, "a scheduler may have been at work meanwhile"
+        for one in (hand, late):
+            one.close()
+
+
+def test_only_a_worker_that_reads_has_a_copy_to_compensate_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted: list[int] = []
+    monkeypatch.setattr(Shard, "note_read", lambda self, worker: noted.append(worker))
+    with serving(place_of(tmp_path, "ps-async:compensate=0.5,fetch=2")) as (host, _):
+        hand = Hand(tmp_path / "shared-0", 0, layout_of(100))
+        hand.hello(host.port)
+        told = [hand.push(1.0, want=want) and len(noted) for want in ("none", "params", "none", "version")]
+        assert told == [0, 1, 1, 2]
+        hand.close()
 
 
 def test_workers_with_different_models_are_told_the_first_difference(tmp_path: Path) -> None:

@@ -116,6 +116,28 @@ def test_an_update_that_cannot_be_finished_is_given_up_when_its_worker_stays_awa
         here.close()
 
 
+def test_who_leaves_while_an_update_is_unfinished_is_not_left_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = place_of(tmp_path, "ps-async")
+    here, there = Hand(place.shared, 0, LAYOUT), Hand(tmp_path, 1, LAYOUT, remote=True)
+    with serving(place) as (host, _):
+        for hand in (here, there):
+            hand.hello(host.port)
+    lay_down([there], 3.0)
+    cut_off(place.shared, [there], monkeypatch, 1)
+    (place.shared / "slot-0.0-w1-s0").unlink()
+    with serving(place) as (host, service):
+        here.hello(host.port)
+        waiting, space = here.begin(1.0), service.spaces()["0.0"].space
+        while not space.call(lambda: list(space._stashed)):
+            pass
+        space.leave(0, "somebody says so")
+        with pytest.raises(PeerLost, match="worker-0 is not waited for any more: somebody says so"):
+            waiting.wait()
+        here.close()
+
+
 def test_members_that_do_not_call_again_are_not_waited_for(tmp_path: Path) -> None:
     place = place_of(tmp_path, "ps-sync")
     hands = [Hand(place.shared, rank, LAYOUT) for rank in range(2)]

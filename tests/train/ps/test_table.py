@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,7 +17,7 @@ from torch import nn
 from shoal.strategy import parse
 from shoal.train.api import Setting
 from shoal.train.embedding import Embedding, Tables
-from shoal.train.errors import BadModel, Disagreement, PeerLost
+from shoal.train.errors import BadModel, Disagreement, NotFinite, PeerLost
 from shoal.train.ps.rows import TableInfo
 from shoal.train.ps.table import SERVICE, TableService
 from shoal.train.ps.table_client import Local, Remote
@@ -30,6 +31,7 @@ INFO = TableInfo("t", 1000, 4, "sgd", {"lr": 1.0}, std=0.0)
 
 @contextmanager
 def serving(folder: Path, strategy: str = "ps-async", servers: int = 1, workers: int = 2) -> Iterator[World]:
+    folder.mkdir(exist_ok=True)
     with ExitStack() as stack:
         peers = []
         for index in range(servers):
@@ -138,13 +140,72 @@ def test_saved_by_three_servers_and_read_by_two(tmp_path: Path) -> None:
         table.push(rows, ones(40) * rows[:, None], {})
         assert len(table.save(folder)) == 3
     with serving(tmp_path / "b", servers=2) as world:
-        table = remote(world)
-        table.load(folder)
-        assert torch.equal(table.pull(rows, training=False), -ones(40) * rows[:, None])
+        first, second = remote(world), remote(world, 1)
+        waiting = threading.Thread(target=second.load, args=(folder,), daemon=True)
+        waiting.start()  # reads nothing before the first has loaded
+        first.load(folder)
+        waiting.join(30)
+        assert not waiting.is_alive()
+        assert torch.equal(second.pull(rows, training=False), -ones(40) * rows[:, None])
     alone = Local(INFO)
     alone.load(folder)
     assert torch.equal(alone.pull(rows, training=False), -ones(40) * rows[:, None])
     alone.close()
+
+
+def test_a_checkpoint_is_never_loaded_over_rows_that_were_trained_since(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    with serving(tmp_path) as world:
+        table = remote(world)
+        table.pull(torch.tensor([1]), training=True)
+        table.save(folder)
+        table.push(torch.tensor([1]), ones(1), {})
+        remote(world).load(folder)  # the first worker came back into a job that runs
+        assert torch.equal(table.pull(torch.tensor([1]), training=False), -ones(1))
+
+
+def test_workers_that_never_come_are_not_waited_for_once_they_are_known_to_be_lost(tmp_path: Path) -> None:
+    service = TableService(tmp_path, 0, 1, parse("ps-sync"), 3)
+    with Host(SECRET, {SERVICE: service}) as host:
+        peers = (Peer("server-0", 0, "here", host.host, host.port),)
+        world = World(size=3, source="shoal", servers=peers, secret=SECRET)
+        table, other = remote(world, 0), remote(world, 1)
+        table.pull(torch.tensor([1]), training=True)
+        pushing = threading.Thread(target=table.push, args=(torch.tensor([1]), ones(1), {}), daemon=True)
+        pushing.start()
+        service.lost(frozenset({2}))
+        other.push(torch.tensor([2]), ones(1), {})
+        pushing.join(30)
+        assert not pushing.is_alive()
+
+
+def test_after_a_restart_those_who_did_not_call_again_are_given_up(tmp_path: Path) -> None:
+    service = TableService(tmp_path, 0, 1, parse("ps-ssp:staleness=1"), 3)
+    with Host(SECRET, {SERVICE: service}) as host:
+        peers = (Peer("server-0", 0, "here", host.host, host.port),)
+        table = remote(World(size=3, source="shoal", servers=peers, secret=SECRET))
+        service.give_up_on_absent()
+        for _ in range(4):  # three steps ahead of workers that are gone
+            table.push(torch.tensor([1]), ones(1), {})
+
+
+def test_a_table_that_shared_memory_could_not_hold_goes_to_disk(tmp_path: Path) -> None:
+    spill = tmp_path / "disk"
+    service = TableService(tmp_path, 0, 1, parse("ps-async"), 1, spill)
+    assert service._home(INFO) == tmp_path / "table-t-s0"
+    assert service._home(replace(INFO, rows=1 << 27, dim=1 << 16)) == spill / "table-t-s0"
+
+
+def test_the_staleness_scale_shrinks_the_change_and_not_the_gradient(tmp_path: Path) -> None:
+    from shoal.train.ps.rows import Rows
+
+    rows, info = torch.tensor([3]), replace(INFO, optimizer="adagrad", hyper={"lr": 1.0})
+    whole, half = (Rows(tmp_path / name, info, 0, 1) for name in ("whole", "half"))
+    for table, scale in ((whole, 1.0), (half, 0.5)):
+        table.read(rows)
+        table.update(rows, ones(1) * 4, {0: 1}, {}, scale=scale)
+    torch.testing.assert_close(half.read(rows), whole.read(rows) / 2)
 
 
 def test_another_table_of_the_same_name_is_refused(tmp_path: Path) -> None:
@@ -233,6 +294,20 @@ def test_an_embedding_used_twice_in_a_step_sends_the_sum() -> None:
     table.send(optimizer)
     found = table.table().pull(torch.tensor([1, 2, 5]), training=False)
     assert found[:, 0].tolist() == [-1.0, -4.0, -3.0]
+
+
+@pytest.mark.parametrize("policy", ["skip", "stop"])
+def test_rows_whose_gradient_is_no_number_meet_the_policy(policy: str) -> None:
+    table = Embedding(10, 2, std=0.0, lr=1.0)
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.5)
+    table.connect("t", optimizer, replace(setting(), options={"nan": policy}))
+    (table(torch.tensor([1, 2])) * torch.tensor([[1.0], [math.nan]])).sum().backward()
+    if policy == "stop":
+        with pytest.raises(NotFinite, match="1 rows of Embedding"):
+            table.send(optimizer)
+        return
+    table.send(optimizer)
+    assert table.table().pull(torch.tensor([1, 2]), training=False)[:, 0].tolist() == [-1.0, 0.0]
 
 
 def test_evaluation_neither_keeps_rows_nor_waits_for_gradients() -> None:

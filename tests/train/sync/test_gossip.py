@@ -398,6 +398,7 @@ def test_a_share_that_nobody_took_comes_back() -> None:
 def test_a_share_whose_answer_was_lost_does_not_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """The link breaks after the push has arrived: the sender asks, and learns that it did."""
     with running("gossip:mode=push", worlds(2), range(2)) as workers:
+        workers[1].space.mesh.enter(workers[1].space.name, workers[1].space)  # as its first step would
         handle = Push.handle
 
         def cut(self: Push, rank: int, meta: Any, payload: Any) -> Any:
@@ -488,6 +489,38 @@ def test_after_a_checkpoint_the_exchange_begins_with_what_was_loaded() -> None:
             worker.sync.load(state)
         assert [worker.space.replica.weight for worker in workers] == [1.0, 1.0]
         assert all(worker.space.replica.x[0].eq(100.0).all() and worker.space.steps == 3 for worker in workers)
+
+
+@pytest.mark.parametrize("strategy", ["gossip:topology=complete", "gossip:mode=push"])
+def test_nobody_averages_with_a_worker_that_may_still_load_a_checkpoint(strategy: str) -> None:
+    with running(strategy, worlds(2), range(2)) as (early, late):
+        early.train(3, 1.0)
+        early.space.couriers.wait(LIMIT)
+        assert late.space.replica.version == 0 and late.space.replica.x[0][0] == 8.0
+        assert early.space.replica.weight == 1.0 and early.space.replica.x[0][0] == 5.0, "nothing of it is lost"
+        late.sync.load({"0": {"steps": 2}})
+        late.train(1, 1.0)
+        early.train(1, 1.0)
+        early.space.couriers.wait(LIMIT)
+        assert late.space.replica.version > 0
+
+
+def test_who_joins_a_training_under_way_keeps_what_it_took_there() -> None:
+    every = worlds(2)
+    with running("gossip", every, range(2)) as workers:
+        for worker in workers:
+            worker.train(4, 1.0)
+        state = dict(workers[0].sync.state())
+        workers.pop(0).die()
+        until(lambda: workers[0].space.mesh.members.present() == (1,))
+        workers.append(Worker.join("gossip", every[0]))
+        with torch.no_grad():
+            for part in workers[1].model.parts:
+                part.fill_(100.0)  # its old checkpoint
+        workers[1].sync.load(state)
+        assert torch.equal(workers[1].model.flat(), workers[0].space.replica.x[0])
+        workers[1].train(1, 1.0)
+        assert workers[1].space.replica.x[0].lt(8.0).all() and workers[1].space.steps == 5
 
 
 def test_it_says_what_it_does() -> None:

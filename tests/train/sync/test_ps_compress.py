@@ -87,3 +87,22 @@ def test_what_was_squeezed_out_belongs_to_the_checkpoint(tmp_path: Path) -> None
             optimizer.step()
         worker.finish()
     assert torch.equal(model.w.detach(), whole_way)
+
+
+def test_what_another_worker_squeezed_out_is_not_taken(tmp_path: Path) -> None:
+    strategy = "ps-async:compress=topk,ratio=0.1"
+    with site(tmp_path / "one", strategy, 1) as here:
+        _, worker = train(here.worker(0), 2)
+        state = worker.sync.state()
+        assert flat_residual(worker).any()
+        worker.finish()
+    with site(tmp_path / "two", strategy, 2) as here:
+        workers = [here.worker(rank) for rank in range(2)]
+        for one in workers:
+            model = Line(WIDTH)
+            one.wrap(model, torch.optim.SGD(model.parameters(), lr=RATE))
+            one.sync.load(state)
+        assert flat_residual(workers[0]).any()
+        assert not any(way.portion.squeezer.state() for way in workers[1].sync._ways.values())
+        for one in workers:
+            one.finish()

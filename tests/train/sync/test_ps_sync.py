@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from shoal.train.errors import BadOptimizer
+from shoal.train.ps.client import Portion
 from tests.train.sync.central import Worker, batch, linear, loss_of, same, site, together, weights
 
 OPTIMIZERS: dict[str, Callable[[nn.Module], Optimizer]] = {
@@ -84,6 +86,20 @@ def test_an_optimizer_of_the_users_own_steps_on_every_worker_with_the_mean_gradi
         results = together(2, lambda rank: train(here.worker(rank), make, 4, seed=1 + rank))
     expected = alone(2, 4, OPTIMIZERS["sgd"].__class__ and make)
     assert all(same(one, expected) for one in results)
+
+
+def test_a_worker_that_steps_by_itself_cannot_join_a_training_under_way(tmp_path: Path) -> None:
+    with site(tmp_path, "ps-sync", 1) as here:
+        model, other = linear(), linear(seed=2)
+        optimizer = Own(model.parameters(), lr=1.0)
+        first, second = here.worker(0), here.worker(0)
+        first.wrap(model, optimizer)
+        loss_of(model, *batch(0, 0)).backward()
+        optimizer.step()
+        with pytest.raises(BadOptimizer, match="Own steps on the workers.* start all workers again"):
+            second.wrap(other, Own(other.parameters(), lr=1.0))
+        assert same(weights(other), weights(linear(seed=2))), "the mean gradient is not its weights"
+        first.sync._end(Portion.abandon)
 
 
 def test_the_workers_gradients_are_given_back_after_the_step(tmp_path: Path) -> None:
