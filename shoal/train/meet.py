@@ -8,6 +8,7 @@ but JSON lies in the store. What is made here is taken away by `Meeting.close`.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import secrets
 import shutil
@@ -34,10 +35,14 @@ from shoal.train.world import PORT, SERVER, WORKER, Peer, World, peers
 
 PATIENCE = 300.0  # seconds for all workers to come
 GRACE = 10.0  # seconds for a server to end
+LINGER = 12 * 3600.0  # seconds for slower workers to end, of which nothing is heard
+LOOK, NOTICE = 0.05, 60.0  # seconds between two looks at who has ended, and between two words about it
 _SHM = Path("/dev/shm")
 _PREFIX = "shoal-torchrun-"
 _YOUNG = 60.0  # seconds in which a folder may still be without anyone's number
 _LIBRARY = Path(__file__).parents[2]  # the folder that holds `shoal`
+
+_log = logging.getLogger("shoal.train")
 
 
 @dataclass
@@ -47,16 +52,48 @@ class Meeting:
     servers: list[subprocess.Popen[bytes]] = field(default_factory=list)
     shared: Path | None = None
     store: Store | None = None  # kept: the first worker may host it
+    rank: int = 0
+    pids: tuple[int | None, ...] = ()  # of all workers; None for one of another node
 
     def close(self, ok: bool = True) -> None:
-        """Waits until all workers have left the servers (after an error: ends them), and removes the shared folder if
+        """Ends the servers when all workers have left (after an error: at once), and removes the shared folder if
         nobody of this node is left in it. Harmless twice."""
+        if self.store is not None:
+            with suppress(Exception):  # whoever hosts it may be gone, and waits for nobody then
+                self.store.set(f"left-{self.rank}", "1")
+        if self.servers and ok:
+            self._wait_for_others()
         for server in self.servers:
-            _end(server, ok)
+            _end(server)
         if self.shared:
             (self.shared / f"pid-{os.getpid()}").unlink(missing_ok=True)
             _remove_if_left(self.shared)
         self.servers, self.shared, self.store = [], None, None
+
+    def _wait_for_others(self) -> None:
+        """Slower workers still need the servers. A server that none of them came to cannot tell when they have left."""
+        began = said = time.monotonic()
+        while (missing := self._missing()) and not self._served_all():
+            names, now = ", ".join(f"worker-{rank}" for rank in missing), time.monotonic()
+            if now - began > LINGER:
+                _log.warning("%s did not end within %g s; the servers end now", names, LINGER)
+                return
+            if now - said > NOTICE:
+                said = now
+                _log.info("the servers stay until %s has ended, for %.0f s now", names, now - began)
+            time.sleep(LOOK)
+
+    def _missing(self) -> list[int]:
+        """The workers that have not said that they have left, and are not known to be dead."""
+        assert self.store is not None
+        others = [(rank, pid) for rank, pid in enumerate(self.pids) if rank != self.rank]
+        alive = [rank for rank, pid in others if pid is None or Path(f"/proc/{pid}").exists()]
+        return [rank for rank in alive if not self.store.check([f"left-{rank}"])]
+
+    def _served_all(self) -> bool:
+        """Whether a server has seen everybody come and go, or none is left to wait for."""
+        codes = [server.poll() for server in self.servers]
+        return 0 in codes or None not in codes
 
 
 def meet(world: World, needs_servers: bool, servers: int) -> tuple[World, Meeting]:
@@ -81,7 +118,8 @@ def meet(world: World, needs_servers: bool, servers: int) -> tuple[World, Meetin
         roster=path,
     )
     _all_have_read(world, store)
-    meeting = Meeting([], shared, store)
+    pids = tuple(card["pid"] if card["node"] == cards[world.rank]["node"] else None for card in cards)
+    meeting = Meeting([], shared, store, world.rank, pids)
     if whole.servers and world.rank == 0:
         meeting.servers = [_serve(whole, server, path) for server in whole.servers]
     return whole, meeting
@@ -118,7 +156,9 @@ class _Count:
 
 def _cards(world: World, store: Store) -> list[dict[str, Any]]:
     host = _address(world.variables["MASTER_ADDR"])
-    mine = {"node": machine(), "host": host, "port": free_port(host), "local": world.local_rank}
+    mine = {
+        "node": machine(), "host": host, "port": free_port(host), "local": world.local_rank, "pid": os.getpid(),
+    }  # fmt: skip
     store.set(f"card-{world.rank}", json.dumps(mine))
     return [json.loads(_read(store, f"card-{rank}", f"worker-{rank}")) for rank in range(world.size)]
 
@@ -227,17 +267,14 @@ def _read(store: Store, key: str, who: str) -> str:
         ) from failed
 
 
-def _end(server: subprocess.Popen[bytes], ok: bool) -> None:
-    """It ends by itself when everybody has left, which is waited for: slower workers still need it."""
-    patience = None if ok else 0.0
-    for number in (None, signal.SIGTERM, signal.SIGKILL):
-        if number is not None:
+def _end(server: subprocess.Popen[bytes]) -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if server.poll() is None:
             with suppress(ProcessLookupError):
                 os.killpg(server.pid, number)
         with suppress(subprocess.TimeoutExpired):
-            server.wait(patience)
+            server.wait(GRACE)
             return
-        patience = GRACE
 
 
 def machine() -> str:

@@ -13,7 +13,6 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from io import TextIOWrapper
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -122,10 +121,6 @@ def line(tally: Tally, values: Mapping[str, float]) -> str:
     head = f"progress {done[0]:.4g}/{done[1]}" if done else "progress"
     said = [f"{name}={_plain(value)}" for name, value in values.items()]
     return " ".join([head, f"step={tally.step}", *said])
-
-
-def metrics_file(outputs: Path, member: str) -> Path:
-    return outputs / FOLDER / f"{member}.jsonl"
 
 
 def _kept(name: str, value: Any) -> Any:

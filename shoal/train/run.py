@@ -72,6 +72,8 @@ def _numbered(world: World) -> World:
     """A script may have several runs, one after another, as for the parts of a cross-validation: the second one must
     not find what the first one left with the others, nor, in a job, go on from its checkpoints."""
     global _before
+    if world.alone:
+        return world
     serial, _before = _before, _before + 1
     own = world.outputs / f"run-{serial + 1}" if serial and world.source == "shoal" else world.outputs
     return replace(world, serial=serial, outputs=own)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -171,9 +171,3 @@ def find(units: Sequence[Unit], model: object) -> Unit:
         if unit.owns(model):
             return unit
     raise TrainError(f"{_kind(model)} was not wrapped: call model, optimizer = run.wrap(model, optimizer) first")
-
-
-def of_optimizer(units: Sequence[Unit]) -> Iterator[tuple[Unit, Optimizer]]:
-    for unit in units:
-        for optimizer in unit.optimizers:
-            yield unit, optimizer

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch._C._distributed_c10d import HashStore
 
 from shoal.errors import BadSpec
 from shoal.train import meet as meeting
-from shoal.train.meet import machine, meet
+from shoal.train.meet import Meeting, machine, meet
 from shoal.train.world import World
 from tests.train.support import torchrun
 
@@ -50,6 +51,35 @@ def test_folders_of_runs_that_were_killed_are_swept(tmp_path: Path, monkeypatch:
     assert sorted(one.name for one in tmp_path.iterdir()) == ["shoal-torchrun-alive", "shoal-torchrun-young"]
 
 
+def child(code: str = "import time; time.sleep(600)") -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+
+
+def test_servers_that_no_worker_came_to_end_when_all_have_left() -> None:
+    store, servers = HashStore(), [child(), child()]
+    made = Meeting(list(servers), None, store, 0, (os.getpid(), os.getpid(), None))
+    for rank in (1, 2):
+        assert made._missing() == [1, 2][rank - 1 :]
+        Meeting(store=store, rank=rank).close(ok=rank == 1)
+    made.close()
+    assert all(server.poll() is not None for server in servers)
+
+
+def test_a_worker_that_died_without_a_word_is_not_waited_for() -> None:
+    dead, server = child(""), child()
+    dead.wait(60)
+    Meeting([server], None, HashStore(), 0, (os.getpid(), dead.pid)).close()
+    assert server.poll() is not None
+
+
+@pytest.mark.parametrize("linger", [0.0, 1000.0])
+def test_servers_stay_for_slower_workers_but_not_for_ever(linger: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meeting, "LINGER", linger)
+    seen_all, other = child("" if linger else "import time; time.sleep(600)"), child()
+    Meeting([seen_all, other], None, HashStore(), 0, (os.getpid(), os.getpid())).close()
+    assert other.poll() is not None and seen_all.poll() is not None
+
+
 def told(result: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
     assert result.returncode == 0, result.stdout + result.stderr
     return sorted(
@@ -62,7 +92,7 @@ FIT = """
     from torch import nn
     from shoal import train
 
-    with train.start({strategy!r}) as run:
+    with train.start({strategy!r}, servers={servers}) as run:
         torch.manual_seed(run.rank)
         model = nn.Linear(2, 1, bias=False)
         model, optimizer = run.wrap(model, torch.optim.SGD(model.parameters(), lr=0.1))
@@ -77,9 +107,10 @@ FIT = """
 
 
 @pytest.mark.real
-@pytest.mark.parametrize(("strategy", "servers"), [("allreduce", 0), ("ps-async", 1)])
+@pytest.mark.parametrize(("strategy", "servers"), [("allreduce", 0), ("ps-async", 2)])
 def test_a_script_under_torchrun_trains_and_leaves_nothing_behind(strategy: str, servers: int, tmp_path: Path) -> None:
-    first, second = told(torchrun(FIT.format(strategy=strategy), tmp_path))
+    # Two parameters for two servers: one of them gets nothing, and no worker ever comes to it.
+    first, second = told(torchrun(FIT.format(strategy=strategy, servers=servers or 1), tmp_path))
     assert (first["size"], first["servers"], second["servers"]) == (2, servers, servers)
     assert first["secret"] == second["secret"] and first["shared"] == second["shared"]
     assert first["w"] == pytest.approx([2, -3], abs=0.05) and second["w"] == pytest.approx([2, -3], abs=0.05)
@@ -88,5 +119,5 @@ def test_a_script_under_torchrun_trains_and_leaves_nothing_behind(strategy: str,
 
 @pytest.mark.real
 def test_torchrun_with_one_worker_is_a_world_of_one(tmp_path: Path) -> None:
-    [only] = told(torchrun(FIT.format(strategy="ps-sync"), tmp_path, workers=1))
+    [only] = told(torchrun(FIT.format(strategy="ps-sync", servers=1), tmp_path, workers=1))
     assert (only["size"], only["servers"], only["shared"]) == (1, 0, "None")

@@ -11,7 +11,7 @@ import torch
 
 from shoal.shepherd import progress
 from shoal.train.errors import BadModel
-from shoal.train.report import Reporter, line, metrics_file
+from shoal.train.report import FOLDER, Reporter, line
 from shoal.train.seeing import Seeing
 from shoal.train.tally import Tally
 from shoal.train.world import World
@@ -31,7 +31,7 @@ def reporter(folder: Path, clock: Clock, **more: Any) -> tuple[Reporter, Tally]:
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(text) for text in metrics_file(folder, "worker-0").read_text().splitlines()]
+    return [json.loads(text) for text in (folder / FOLDER / "worker-0.jsonl").read_text().splitlines()]
 
 
 def test_records_come_at_a_bounded_rate_and_the_last_always(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

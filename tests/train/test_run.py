@@ -14,6 +14,7 @@ from torch import nn
 
 import shoal.train
 from shoal import train
+from shoal.client.compare import read_profile
 from shoal.errors import BadSpec, UnknownName
 from shoal.strategy import parse
 from shoal.train.choose import in_step, resumes, strategy_of
@@ -248,6 +249,8 @@ def test_a_profile_measures_some_steps_and_ends_the_script(tmp_path: Path, monke
     assert facts["parameter_bytes"] == (40 + 4 + 1) * 4
     assert (facts["sparse_rows"], facts["sparse_bytes"]) == (2, 160)
     assert len(facts["fingerprint"]) == 1
+    read = read_profile(facts)  # as `shoal plan --suggest` does
+    assert read.touched == pytest.approx((2 * 16 + 5 * 4) / 180) and read.slow >= read.compute > 0
 
 
 def test_a_profile_of_no_steps_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

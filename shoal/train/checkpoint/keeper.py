@@ -218,8 +218,8 @@ class Keeper:
             _log.warning("%s holds no %s: it starts anew", where, item.name)
 
     def _limit(self, first: list[Opened]) -> float:
-        """The last epoch that a part of the worker's own may be of. Where it goes on with the first one's model, or with
-        data that is dealt out anew from there, an epoch that this model has not seen must not count as done."""
+        """The last epoch that a part of the worker's own may be of. Where it goes on with the first one's model, or
+        with data that is dealt out anew from there, an epoch that this model has not seen must not count as done."""
         if self.apart and self._strategy.options.get("data") != "dynamic":
             return math.inf
         return first[0].manifest.epoch if first else -1

@@ -25,7 +25,8 @@ Flats = list[Tensor]
 
 
 class Replica:
-    """The values of one space. Every method may be called from any thread; `step`, `reset` and `give_back` are the training's."""
+    """The values of one space. Every method may be called from any thread; `step`, `reset` and `give_back` are the
+    training's."""
 
     def __init__(self, layout: Flat) -> None:
         self.layout = layout

@@ -90,7 +90,10 @@ class Space:
         self.mode.carry(rank)
 
     def handle(self, rank: int, meta: Meta, payload: memoryview) -> tuple[Meta, Sequence[Buffer]]:
-        return self.mode.handle(rank, meta, payload)
+        try:
+            return self.mode.handle(rank, meta, payload)
+        except FileNotFoundError:  # its slot: it has heard that we leave, and given up on this exchange already
+            return {"kind": "closed"}, ()
 
     def landing(self, rank: int, meta: Meta, size: int) -> memoryview | None:
         if size != self.replica.layout.bytes:

@@ -95,7 +95,9 @@ class Pipeline:
         held.move(model, self._device)
         whole.point(self._optimizers, self._known, model)
         held.show_whole(model, stages, crew.holders)
-        self._stages = {one: Stage(self._forward, self._gates, chain, *self._spans[one]) for one in crew.mine}
+        self._stages = {
+            one: Stage(self._forward, self._gates, chain, *self._spans[one], self._device) for one in crew.mine
+        }
         self._engine = self._built()
 
     def _built(self) -> Schedule | Relay:

@@ -25,13 +25,18 @@ def is_empty(value: object) -> bool:
 
 
 class Mixing(TorchFunctionMode):
-    """While it is open, operations may mix tensors with and without numbers."""
+    """While it is open, operations may mix tensors with and without numbers. What comes from the meta device counts as
+    being on `device`, like everything else here."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self.device = device
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         values = [one for one in tree.tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
         if any(is_empty(one) for one in values):
-            args, kwargs = emptied((args, kwargs), device_of(values))
+            args, kwargs = emptied((args, kwargs), self.device)
         return self.seen(values, func(*args, **kwargs))
 
     def seen(self, values: list[Tensor], result: Any) -> Any:
@@ -39,19 +44,13 @@ class Mixing(TorchFunctionMode):
         return result
 
 
-def device_of(values: list[Any]) -> torch.device:
-    """That of the first tensor that has one."""
-    return next((one.device for one in values if isinstance(one, Tensor) and not one.is_meta), torch.device("cpu"))
-
-
 def emptied(value: Any, device: torch.device) -> Any:
     """The same without numbers; a tensor of the meta device is taken to be on `device`."""
     return tree.tree_map_only(Tensor, lambda one: _fake(one, device), value)
 
 
-def computed(unit: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+def computed(unit: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any, device: torch.device) -> Any:
     """What the unit's forward makes of such tensors, without numbers; its parameters and buffers stay untouched."""
-    device = device_of(tree.tree_leaves((args, kwargs)))
     args, kwargs = tree.tree_map_only(Tensor, _meta, (args, kwargs))
     with _on_meta(unit), torch.no_grad(), torch._C.DisableTorchFunction():
         return emptied(forward(*args, **kwargs), device)

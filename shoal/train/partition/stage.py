@@ -19,6 +19,7 @@ from shoal.train.errors import BadModel
 from shoal.train.partition.shapes import Mixing, computed, is_empty
 from shoal.train.partition.trace import Chain, Gates
 
+CPU = torch.device("cpu")
 Receive = Callable[[list[Tensor]], Sequence[Tensor]]
 
 
@@ -31,10 +32,18 @@ class _Reached(BaseException):
 
 
 class Stage:
-    """Units first … end-1 of the chain."""
+    """Units first … end-1 of the chain, on one device."""
 
-    def __init__(self, forward: Callable[..., Any], gates: Gates, chain: Chain, first: int, end: int) -> None:
-        self._forward, self._gates, self._chain = forward, gates, chain
+    def __init__(
+        self,
+        forward: Callable[..., Any],
+        gates: Gates,
+        chain: Chain,
+        first: int,
+        end: int,
+        device: torch.device = CPU,
+    ) -> None:
+        self._forward, self._gates, self._chain, self.device = forward, gates, chain, device
         self.first, self.end = first, end
         self._shapes: dict[Any, Any] = {}
         self.travels = 0  # bytes sent for the last micro-batch: what it made, and the gradient of what came
@@ -74,7 +83,7 @@ class Stage:
 
     def _walk(self, inputs: Sequence[Any], named: Mapping[str, Any], walk: _Walk) -> Any:
         try:
-            with Mixing(), self._gates.charge(walk.call):
+            with Mixing(self.device), self._gates.charge(walk.call):
                 return self._forward(*inputs, **named)
         except _Reached as reached:
             return reached.values
@@ -120,7 +129,7 @@ class _Walk:
         known = self._stage._shapes
         key = (place, unit.training, *(_kind(one) for one in flat))
         if key not in known:
-            known[key] = computed(unit, forward, args, kwargs)
+            known[key] = computed(unit, forward, args, kwargs, self._stage.device)
         return known[key]
 
 

@@ -117,7 +117,7 @@ def trace(model: nn.Module, forward: Callable[..., Any], gates: Gates, inputs: t
 
 class _Tracer(Mixing):
     def __init__(self, model: nn.Module, gates: Gates) -> None:
-        super().__init__()
+        super().__init__(next(model.parameters()).device)
         self.chain = Chain()
         self._names = {id(one): name for name, one in model.named_parameters()}
         self._outer = {id(one) for module in gates.outer for one in module.parameters(recurse=False)}
@@ -143,7 +143,7 @@ class _Tracer(Mixing):
         crosses = tuple(at for at, one in enumerate(flat) if isinstance(one, Tensor) and _units_in(self._from(one)))
         counter = FlopCounterMode(display=False)
         with counter:
-            result = computed(unit, forward, args, kwargs)
+            result = computed(unit, forward, args, kwargs, self.device)
         made = sum(one.numel() for one in tree.tree_leaves(result) if isinstance(one, Tensor))
         held = 0 if unit in self._calls else sum(one.numel() for one in unit.parameters())
         self._calls.append(unit)

@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from shoal.train.errors import PeerLost, WaitedTooLong
+from shoal.train.errors import PeerLost, TrainError, WaitedTooLong
 from shoal.train.ps.lane import pin, unpin
 from shoal.train.ps.layout import Part
 from shoal.train.ps.reader import Reader
-from shoal.train.wire.frames import Buffer, Meta
+from shoal.train.wire.frames import Buffer, Garbled, Meta
 from shoal.train.wire.link import Link, Reply
 from shoal.train.world import Peer, World
 
@@ -27,7 +27,7 @@ NOTICE = 5.0  # seconds of waiting after which the server is asked for whom
 MOST_SOCKETS = 4  # of a link to another host
 WORTH = 4 << 20  # bytes of parameters for each of them
 PAUSE = 0.02  # seconds before a server that refused for now is asked again
-SOCKETS = 4  # to a server of another node: one stream does not fill a fast network
+WHOLE = ("dump", "take")  # asks with everything a server holds: one that breaks the link is likely to break the next
 PARAMS, SLOT, NOTHING = "params", "slot", "none"  # what the answer to a push brings from afar
 
 _log = logging.getLogger("shoal.train")
@@ -142,9 +142,11 @@ class Counterpart:
     def _persist(self, meta: Meta, payload: Callable[[], Sequence[Buffer]], into: memoryview | None) -> Reply:
         """Asks until it is answered, through as many lives of the server as there are."""
         meta = {"space": self._greeting["space"], **meta}
+        said = broke = False
         while True:
             if self._link is None or self._link.closed:
                 self._come_back()
+                said = False
             assert self._link is not None
             try:
                 pending = self._link.begin(meta, payload(), into)
@@ -156,7 +158,20 @@ class Counterpart:
                     raise
                 if not self._link.closed:  # the server says so: it ends, or has taken other values
                     time.sleep(PAUSE)
-                _log.warning("%s; %s tries again for %g s", lost.message, self._world.me, self._patience)
+                elif isinstance(lost.__cause__, Garbled) or meta["kind"] in WHOLE:
+                    self._give_up_on(meta, lost, broke)
+                    broke = True
+                if not said:
+                    _log.warning("%s; %s tries again for %g s", lost.message, self._world.me, self._patience)
+                said = True
+
+    def _give_up_on(self, meta: Meta, lost: PeerLost, broke: bool) -> None:
+        """What broke the link for the second time is not the server's death: the next try would end alike."""
+        if broke:
+            raise TrainError(
+                f"{self.peer.name} and {self._world.me} lost each other twice over {meta['kind']} of space "
+                f"{meta['space']}: {lost.message}; look at the server's log, or use more servers: each holds less then"
+            ) from lost
 
     def _missing(self) -> str:
         """For whom the server holds its answer; asked over a link of its own, because this one waits."""

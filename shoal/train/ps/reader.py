@@ -45,9 +45,6 @@ class Reader:
     def version(self) -> int:
         return self._memory.header[VERSION]
 
-    def changed_since(self, version: int) -> bool:
-        return self.version != version
-
     @property
     def initialised(self) -> bool:
         return bool(self._memory.header[FILLED])

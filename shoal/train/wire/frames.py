@@ -25,7 +25,6 @@ MAGIC, STRIPED = b"SHL1", b"SHLB"
 HEADER = struct.Struct("!4sIQ")
 META_LIMIT = 16 << 20  # bytes of JSON in one message
 PAYLOAD_LIMIT = 64 << 30  # bytes; more is a stream that went wrong, not a message
-FRESH_LIMIT = 8 << 30  # bytes a receiver allocates for a sender when nobody named a place
 WORTH = 1 << 20  # bytes of payload from which several sockets are used, where there are some
 MOST_BUFFERS = min(1024, os.sysconf("SC_IOV_MAX"))  # to one call of sendmsg
 
@@ -53,10 +52,13 @@ class Stripes(Protocol):
 
 
 def send(sock: socket.socket, meta: Meta, payload: Sequence[Buffer] = (), bulk: Stripes | None = None) -> int:
-    """Sends one message and returns its bytes. The buffers go to the kernel as they lie and may change afterwards."""
+    """Sends one message and returns its bytes. The buffers go to the kernel as they lie and may change afterwards.
+    ValueError, and nothing is sent, when it is too large or its meta holds what JSON cannot."""
     text = encode(meta)
     views = [view for view in (_flat(part) for part in payload) if view.nbytes]
     size = sum(view.nbytes for view in views)
+    if size > PAYLOAD_LIMIT:
+        raise ValueError(f"a message's payload has {size} bytes; the limit is {PAYLOAD_LIMIT}: send it in parts")
     if bulk and size >= WORTH:
         sock.sendall(HEADER.pack(STRIPED, len(text), size) + text)
         bulk.send(sock, views, size)
@@ -118,9 +120,10 @@ def _landing(meta: Meta, size: int, place: Place | None) -> memoryview:
         return memoryview(b"")
     named = place(meta, size) if place else None
     if named is None:
-        if size > FRESH_LIMIT:
-            raise Garbled(f"a payload of {size} bytes has no place here; the limit without one is {FRESH_LIMIT}")
-        return memoryview(bytearray(size))
+        try:
+            return memoryview(bytearray(size))
+        except MemoryError as short:
+            raise Garbled(f"a payload of {size} bytes has no place here: there is not so much memory") from short
     view = _flat(named)
     if view.nbytes < size:
         raise Garbled(f"a payload of {size} bytes does not fit the {view.nbytes} bytes kept for it")

@@ -215,7 +215,7 @@ def test_workers_with_other_hyperparameters_are_told_the_first_difference(tmp_pa
         hand.hello(host.port)
         with pytest.raises(Disagreement, match=r"momentum of SGD \(group 0\) is 0.5, server-0 has 0"):
             Hand(tmp_path / "shared-0", 1, layout_of(100)).hello(host.port, recipe=other)
-        hand.push(1.0, changes={"0": {"momentum": 0.5}})
+        hand.push(1.0, changes={"0": {"lr": 0.5}})
         late = Hand(tmp_path / "shared-0", 1, layout_of(100))
         assert late.hello(host.port)["version"] == 1, "a scheduler may have been at work meanwhile"
         for one in (hand, late):

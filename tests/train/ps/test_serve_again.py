@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.train.errors import NoRoom
+from shoal.train.errors import NoRoom, PeerLost
 from shoal.train.ps.applier import Step
 from shoal.train.ps.orders import Apply, Contribution
 from shoal.train.ps.shard import Shard
@@ -130,8 +130,7 @@ def test_who_leaves_while_an_update_is_unfinished_is_not_left_waiting(
     with serving(place) as (host, service):
         here.hello(host.port)
         waiting, space = here.begin(1.0), service.spaces()["0.0"].space
-        while not space.call(lambda: list(space._stashed)):
-            pass
+        wait_until(lambda: space._stashed, "the push did not come")
         space.leave(0, "somebody says so")
         with pytest.raises(PeerLost, match="worker-0 is not waited for any more: somebody says so"):
             waiting.wait()

@@ -386,6 +386,16 @@ def test_a_push_that_comes_twice_counts_once_and_too_many_are_refused() -> None:
         assert mode.handle(1, {"kind": "last", "start": 8}, share)[0]["number"] == 0  # another start of that worker
 
 
+@pytest.mark.parametrize("strategy", ["gossip", "gossip:mode=push"])
+def test_an_exchange_whose_slot_is_gone_changes_nothing(strategy: str, tmp_path: Path) -> None:
+    with running(strategy, worlds(2, tmp_path, ["a", "a"]), range(2)) as workers:
+        space = workers[0].space
+        meta = {"kind": "pair" if strategy == "gossip" else "push", "slot": "gone"}
+        answer, _ = space.handle(1, {**meta, "number": 1, "weight": 0.5, "start": 7, "last": False}, memoryview(b""))
+        assert answer == {"kind": "closed"}
+        assert (space.replica.weight, space.replica.version) == (1.0, 0)
+
+
 def test_a_share_that_nobody_took_comes_back() -> None:
     with running("gossip:mode=push", worlds(2), range(2)) as workers:
         workers.pop(1).die()

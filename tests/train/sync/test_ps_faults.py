@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from shoal.train.errors import Disagreement, PeerLost
+from shoal.train.errors import Disagreement, PeerLost, TrainError
+from shoal.train.wire import frames
 from tests.train.sync.central import Site, Worker, batch, linear, loss_of, same, site, together, weights
 from tests.train.sync.test_ps_async import RATE, Line, total, train
 from tests.train.sync.test_ps_sync import OPTIMIZERS, alone
@@ -178,6 +180,36 @@ def test_different_optimizers_are_refused(tmp_path: Path) -> None:
         with pytest.raises(Disagreement, match="optimizer is 'Adam'"):
             second.wrap(other, torch.optim.Adam(other.parameters()))
         first.finish()
+
+
+def test_a_state_that_cannot_be_sent_is_not_asked_for_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with site(tmp_path, "ps-async", 1) as here:
+        worker, model = here.worker(0), linear()
+        worker.wrap(model, torch.optim.SGD(model.parameters(), lr=1.0))
+        with monkeypatch.context() as limited:
+            limited.setattr(frames, "PAYLOAD_LIMIT", 16)
+            with pytest.raises(TrainError, match="lost each other twice over dump of space 0.0"):
+                worker.sync.state()
+        assert worker.sync.state()["spaces"]
+        worker.finish()
+
+
+def test_a_server_that_ends_is_said_to_end_once(tmp_path: Path, caplog: pytest.LogCaptureFixture, heard: None) -> None:
+    with site(tmp_path, "ps-async", 1) as here:
+        worker, model = here.worker(0), linear()
+        worker.wrap(model, torch.optim.SGD(model.parameters(), lr=1.0))
+        (way,), (_, service) = worker.sync._ways.values(), here.running[0]
+        space, refusals = service.spaces()["0.0"].space, iter(range(10))
+
+        def refuses(*_: Any) -> None:
+            if next(refusals, None) is not None:
+                raise PeerLost("server-0 ends")
+            space.ask = ask  # type: ignore[method-assign]
+
+        ask, space.ask = space.ask, refuses  # type: ignore[assignment, method-assign]
+        way.portion.servers[0].ask("pull", {"clock": 0})
+        assert next(refusals, None) is None and caplog.text.count("server-0 ends") == 1
+        worker.finish()
 
 
 def test_finish_twice_is_harmless(tmp_path: Path) -> None:

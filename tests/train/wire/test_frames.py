@@ -91,6 +91,25 @@ def test_a_meta_too_large_to_send_is_refused_with_its_size() -> None:
         frames.encode({"kind": "x" * (frames.META_LIMIT + 1)})
 
 
+def test_a_payload_too_large_to_send_is_refused_before_anything_is_sent(
+    pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frames, "PAYLOAD_LIMIT", 4)
+    with pytest.raises(ValueError, match=r"has 5 bytes; the limit is 4: send it in parts"):
+        send(pair[0], {"kind": "x"}, [b"123", b"45"])
+    send(pair[0], {"kind": "x"}, [b"1234"])
+    assert receive(pair[1]) == ({"kind": "x"}, b"1234")
+
+
+def test_a_payload_for_which_there_is_no_memory_is_garbled(
+    pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frames, "PAYLOAD_LIMIT", 1 << 62)
+    pair[0].sendall(struct.pack("!4sIQ", frames.MAGIC, 2, 1 << 61) + b"{}")
+    with pytest.raises(Garbled, match="not so much memory"):
+        receive(pair[1])
+
+
 def test_a_payload_lands_in_the_place_named(pair: tuple[socket.socket, socket.socket]) -> None:
     place = bytearray(12)
     seen: list[tuple[dict[str, Any], int]] = []
