@@ -6,7 +6,6 @@ tensors by NCCL. A group that the script opened itself is used as it is and left
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -32,7 +31,6 @@ _GONE = (
     "remote process exited",
 )
 
-_log = logging.getLogger("shoal.train")
 _lock = threading.Lock()
 _users = 0
 _ours = False

@@ -72,7 +72,7 @@ def _numbered(world: World) -> World:
     """A script may have several runs, one after another, as for the parts of a cross-validation: the second one must
     not find what the first one left with the others, nor, in a job, go on from its checkpoints."""
     global _before
-    if world.alone:
+    if world.alone and world.source != "shoal":
         return world
     serial, _before = _before, _before + 1
     own = world.outputs / f"run-{serial + 1}" if serial and world.source == "shoal" else world.outputs

@@ -19,7 +19,7 @@ from shoal.errors import BadSpec, UnknownName
 from shoal.strategy import parse
 from shoal.train.choose import in_step, resumes, strategy_of
 from shoal.train.errors import BadModel, TrainError
-from shoal.train.run import Run
+from shoal.train.run import Run, _numbered
 from shoal.train.strategies import SYNCHRONISERS
 from shoal.train.world import Peer, World
 from tests.train.fakes import Remembers
@@ -156,6 +156,14 @@ def test_a_second_run_begins_when_the_first_has_ended() -> None:
         pass
     with pytest.raises(TrainError, match="has ended"):
         run.wrap(*pair())
+
+
+def test_every_run_of_a_job_has_outputs_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("shoal.train.run._before", 0)
+    job = World(source="shoal", outputs=tmp_path)
+    found = [_numbered(job), _numbered(job)]
+    assert [(one.serial, one.outputs) for one in found] == [(0, tmp_path), (1, tmp_path / "run-2")]
+    assert _numbered(World()).outputs == Path("outputs")
 
 
 def test_step_refuses_a_loss_that_is_not_one_number() -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.train.support import run_world
 
 SCRIPT = "from tests.train.partition.drive import *\nmain(sys.argv[1:], cards())"
 
-pytestmark = [pytest.mark.real, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a card")]
+pytestmark = pytest.mark.real
 
 
 @pytest.mark.parametrize(("workers", "device"), [(2, "cpu"), (1, "cuda")])

@@ -390,7 +390,7 @@ def test_a_push_that_comes_twice_counts_once_and_too_many_are_refused() -> None:
 def test_an_exchange_whose_slot_is_gone_changes_nothing(strategy: str, tmp_path: Path) -> None:
     with running(strategy, worlds(2, tmp_path, ["a", "a"]), range(2)) as workers:
         space = workers[0].space
-        meta = {"kind": "pair" if strategy == "gossip" else "push", "slot": "gone"}
+        meta = {"kind": "pair" if strategy == "gossip" else "push", "slot": "gossip-0.0-w1-w0-7"}
         answer, _ = space.handle(1, {**meta, "number": 1, "weight": 0.5, "start": 7, "last": False}, memoryview(b""))
         assert answer == {"kind": "closed"}
         assert (space.replica.weight, space.replica.version) == (1.0, 0)
