@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable
 from statistics import median
 from typing import Any
 
@@ -19,7 +20,10 @@ from shoal import train
 
 PAIRS = 60
 STEPS = 100
+WARM_UP = 10
 WIDTH, BATCH = 256, 64
+
+Data = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 def model_and_optimizer(device: torch.device) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -29,7 +33,7 @@ def model_and_optimizer(device: torch.device) -> tuple[nn.Module, torch.optim.Op
     return model, torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 
 
-def batches(device: torch.device) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def batches(device: torch.device) -> Data:
     x, y = torch.randn(BATCH, WIDTH, device=device), torch.randint(10, (BATCH,), device=device)
     return [(x, y)] * STEPS
 
@@ -51,9 +55,11 @@ def wrapped(run: train.Run, model: Any, optimizer: Any, data: Any) -> None:
         run.report(loss=loss)
 
 
-def rate(call: Any, device: torch.device) -> float:
+def rate(call: Callable[[Data], None], data: Data, device: torch.device) -> float:
+    """Steps a second, after some that do not count."""
+    call(data[:WARM_UP])
     begin = time.perf_counter()
-    call()
+    call(data)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return STEPS / (time.perf_counter() - begin)
@@ -69,7 +75,7 @@ def measure(pairs: int) -> dict[str, float]:
     data, figures = batches(device), list[tuple[float, float]]()
     for number in range(pairs + 1):
         ours = [_wrapped(model, optimizer, data)] if number % 2 else []
-        theirs = rate(lambda: plain(model, optimizer, data), device)
+        theirs = rate(lambda some: plain(model, optimizer, some), data, device)
         ours = ours or [_wrapped(model, optimizer, data)]
         figures.append((theirs, ours[0]))
     return {
@@ -82,7 +88,7 @@ def measure(pairs: int) -> dict[str, float]:
 def _wrapped(model: Any, optimizer: Any, data: Any) -> float:
     with train.start() as run:
         run.wrap(model, optimizer)
-        return rate(lambda: wrapped(run, model, optimizer, data), run.device)
+        return rate(lambda some: wrapped(run, model, optimizer, some), data, run.device)
 
 
 if __name__ == "__main__":

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
+from typing import Any
 
 from shoal.train.errors import NoRoom
 from shoal.train.group.api import Group
+from shoal.train.group.dist import DistGroup
+from shoal.train.group.hosts import HostsGroup, folder
 from shoal.train.group.shm import PATIENCE, SharedGroup
 from shoal.train.group.threads import ThreadGroup
 from shoal.train.seeing import Seeing
-from shoal.train.wire import segment
 from shoal.train.world import World
 
 WAIT = "SHOAL_TRAIN_WAIT"  # seconds a member that lives but does not come is waited for
 
 _log = logging.getLogger("shoal.train")
+_made: Counter[Any] = Counter()
 
 
 def make(world: World, seeing: Seeing, name: str = "all") -> Group:
@@ -22,29 +26,20 @@ def make(world: World, seeing: Seeing, name: str = "all") -> Group:
     `name` keeps them apart."""
     if world.size == 1:
         return ThreadGroup.make(1)[0]
+    name = _numbered(world, name)
     patience = float(world.variables.get(WAIT, PATIENCE))
-    nodes = dict.fromkeys(peer.node for peer in world.workers)
-    if not _shares(world):
-        return _over_network(world, seeing, name, patience)
+    nodes = [peer.node for peer in world.workers]
     try:
-        if len(nodes) == 1:
-            assert world.shared is not None
-            return SharedGroup.meet(world.shared, world.rank, range(world.size), name, seeing, patience)
-        from shoal.train.group.hosts import HostsGroup
-
-        return HostsGroup.meet(world, seeing, name, patience)
+        if len(set(nodes)) == 1:
+            return SharedGroup.meet(folder(world), world.rank, range(world.size), name, seeing, patience)
+        if len(set(nodes)) < len(nodes):
+            return HostsGroup.meet(world, seeing, name, patience)
     except NoRoom as no_room:
         _log.warning("%s; going on over the network, which is slower", no_room.message)
-        return _over_network(world, seeing, name, patience)
-
-
-def _shares(world: World) -> bool:
-    """Whether shared memory saves anything: it works here, and some machine has more than one worker."""
-    nodes = [peer.node for peer in world.workers]
-    return world.shared is not None and segment.usable() and len(set(nodes)) < len(nodes)
-
-
-def _over_network(world: World, seeing: Seeing, name: str, patience: float) -> Group:
-    from shoal.train.group.dist import DistGroup
-
     return DistGroup.meet(world, seeing, name, patience)
+
+
+def _numbered(world: World, name: str) -> str:
+    """A name that no earlier group of this worker had: a slow member may not have left the last one yet."""
+    _made[world.roster, world.shared, world.rank, name] += 1
+    return f"{name}-{_made[world.roster, world.shared, world.rank, name]}"

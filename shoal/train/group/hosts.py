@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import Tensor
@@ -21,6 +22,7 @@ from shoal.train.group.rollcall import Rollcall
 from shoal.train.group.shm import SharedGroup
 from shoal.train.group.staging import flat, give_back
 from shoal.train.seeing import EXCHANGE, Seeing
+from shoal.train.wire import segment
 
 if TYPE_CHECKING:
     from shoal.train.world import World
@@ -173,5 +175,13 @@ class HostsGroup:
 def _meet_here(world: World, here: Sequence[int], seeing: Seeing, name: str, patience: float) -> SharedGroup | None:
     if len(here) == 1:
         return None
-    assert world.shared is not None
-    return SharedGroup.meet(world.shared, world.rank, here, name, seeing, patience)
+    return SharedGroup.meet(folder(world), world.rank, here, name, seeing, patience)
+
+
+def folder(world: World) -> Path:
+    """Where the workers of this machine meet; NoRoom where they cannot."""
+    if world.shared is None:
+        raise NoRoom("this machine has no folder in shared memory for the job")
+    if not segment.usable():
+        raise NoRoom("this processor does not keep stores in order, so memory cannot be shared without locks")
+    return world.shared

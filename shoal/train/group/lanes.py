@@ -59,7 +59,12 @@ class _Numpy:
         np.add(one, other, out=out)
 
     def divide(self, piece: Any, by: int) -> None:
-        (np.floor_divide if self.whole else np.true_divide)(piece, by, out=piece)
+        if self.whole:
+            np.floor_divide(piece, by, out=piece)
+        elif by & (by - 1):
+            np.true_divide(piece, by, out=piece)
+        else:
+            np.multiply(piece, 1 / by, out=piece)  # a power of two: as exact, in half the time
 
 
 class _Torch:

@@ -130,6 +130,7 @@ class Centralised:
             "optimizer": ", ".join(self._stepper(way) for way in self._ways.values()),
             "servers": f"{len(self._setting.world.servers)}, the fullest with {worst:.3f} of the mean",
             "transport": "shared memory" if here == total else "TCP" if not here else "shared memory and TCP",
+            "numbers": f"{', '.join(sorted({one.layout.dtype for one in portions}))} on the way and on the servers",
             "unused": "a parameter without a gradient counts as zero",
         }
 

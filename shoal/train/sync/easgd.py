@@ -14,8 +14,6 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from shoal.errors import BadSpec
-from shoal.train.api import Setting
 from shoal.train.ps.applier import ELASTIC
 from shoal.train.ps.client import Portion
 from shoal.train.ps.counterpart import SLOT
@@ -62,14 +60,6 @@ class Spring(Way):
 
 class Elastic(Centralised):
     name = "easgd"
-
-    def __init__(self, setting: Setting) -> None:
-        super().__init__(setting)
-        squeezed = str(setting.options.get("compress", "none"))
-        if squeezed not in ("none", "fp16", "bf16"):
-            raise BadSpec(
-                f"easgd sends parameters, of which compress={squeezed} keeps too little: use fp16, bf16 or none"
-            )
 
     def _recipe(self, optimizer: Optimizer) -> Recipe | None:
         return None

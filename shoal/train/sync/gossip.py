@@ -51,15 +51,17 @@ class Gossip:
         return model
 
     def before_step(self, optimizer: Optimizer) -> None:
-        """The step is this worker's own."""
+        """The step is this worker's own. With the first one it answers its neighbours: not before, because a checkpoint
+        may be loaded until now, and what they gave would be lost in it."""
+        space = self.spaces[id(optimizer)]
+        if self.mesh is not None and not space.answers:
+            space.answers = True
+            self.mesh.enter(space.name, space)
 
     def after_step(self, optimizer: Optimizer) -> None:
-        space = self.spaces[id(optimizer)]
-        space.step()
-        if self.mesh is not None and self.hall is not None and not space.answers:
-            # Not before: a checkpoint may be loaded until now, and what neighbours gave would be lost in it.
-            space.answers = self.hall.under_way = True
-            self.mesh.enter(space.name, space)
+        self.spaces[id(optimizer)].step()
+        if self.hall is not None:
+            self.hall.under_way = True
 
     def finish(self) -> None:
         mesh, self.mesh = self.mesh, None

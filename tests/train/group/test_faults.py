@@ -235,3 +235,26 @@ def test_who_does_not_begin_is_named(shared: Path) -> None:
     with pytest.raises(WaitedTooLong, match="worker-1, worker-2 to begin") as late:
         SharedGroup.meet(shared, 0, range(3), patience=0.05)
     assert late.value.who == ["worker-1", "worker-2"]
+
+
+def test_a_second_group_of_a_name_is_not_mixed_up_with_the_first(shared: Path) -> None:
+    every = worlds(2, shared)
+    for _ in range(3):  # a fast member begins the next one while the other has not left the last
+
+        def work(rank: int) -> list[int]:
+            for number in range(5):
+                group = choose.make(every[rank], Seeing())
+                found = group.gather([number, rank])
+                group.leave()
+                assert found == [[number, 0], [number, 1]]
+            return [0]
+
+        run_ranks(2, work)
+
+
+def test_a_worker_alone_has_a_group_of_one() -> None:
+    group = choose.make(worlds(1)[0], Seeing())
+    tensor = torch.ones(3)
+    group.all_reduce(tensor, "mean")
+    group.broadcast(tensor)
+    assert tensor.tolist() == [1.0, 1.0, 1.0] and group.members() == (0,) and group.gather("x") == ["x"]

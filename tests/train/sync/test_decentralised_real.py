@@ -64,9 +64,9 @@ GOSSIP = """
         data = torch.Generator().manual_seed(run.rank)
         pause = threading.Event()
         print("began", flush=True)
-        number = 0
-        while number < 120 or not ({go_on}):
-            number += 1
+        left = 120  # steps, counted from when everybody is there: a latecomer drags the others back
+        while left:
+            left -= bool({go_on})
             inputs = torch.randn(16, 20, generator=data)
             loss = (model(inputs) - inputs @ goal).square().mean()
             optimizer.zero_grad()

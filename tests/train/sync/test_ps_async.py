@@ -268,3 +268,4 @@ def test_facts_say_who_scales_what_travels_and_how_even_it_is(tmp_path: Path) ->
     assert facts["servers"].startswith("2, the fullest with 1.")
     assert facts["transport"] == "shared memory"
     assert facts["buffers"] == "there are none"
+    assert facts["numbers"] == "float32 on the way and on the servers"
