@@ -65,9 +65,10 @@ def in_step(strategy: str) -> Callable[[int, float, float], Outcome]:
 
     def train(workers: int, by: float, seconds: float) -> Outcome:
         errors: list[float] = []
+        models = [net() for _ in range(workers)]  # here: threads would draw their starts from one generator
 
         def learner(rank: int) -> local.Learner:
-            model = net()
+            model = models[rank]
             optimizer = SGD(model.parameters(), lr=RATE)
 
             def gradients(step: int) -> float:

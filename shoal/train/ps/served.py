@@ -83,8 +83,8 @@ class Served:
     def _agree_on_recipe(self, theirs: Recipe, mine: Recipe) -> None:
         _same("number of parameter groups", len(theirs.groups), len(mine.groups), self.place)
         for index, (group, held) in enumerate(zip(theirs.groups, mine.groups, strict=True)):
-            for key in sorted({*group, *held} - set(HOW)):
-                _same(f"{key} of {mine.name} (group {index})", group.get(key), held.get(key), self.place)
+            for key in sorted((group.keys() & held.keys()) - set(HOW)):
+                _same(f"{key} of {mine.name} (group {index})", group[key], held[key], self.place)
 
     def hung_up_before(self, worker: int, number: int) -> list[int]:
         """This connection stands for the worker from now on; those that brought its values before must end first."""

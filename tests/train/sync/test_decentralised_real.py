@@ -122,7 +122,8 @@ def test_a_worker_that_comes_back_takes_what_the_others_have_learnt() -> None:
 
 def test_a_worker_that_is_stopped_for_a_while_holds_nobody_up() -> None:
     def stop(running: Running) -> None:
-        running.wait_for("worker-1", "began")
+        for name in running.commands:
+            running.wait_for(name, "began")
         running.signal("worker-1", signal.SIGSTOP)
         running.wait(["worker-0", "worker-2"])
         running.signal("worker-1", signal.SIGCONT)
