@@ -15,7 +15,23 @@ from .conftest import Shoal
 
 FAULT = "hint: this is a fault in Shoal; SHOAL_DEBUG=1 shows where"
 NAMES = {
-    *("run", "submit", "try", "plan", "jobs", "show", "logs", "why", "stop", "rm", "clone", "diff", "get", "data"),
+    *(
+        "run",
+        "submit",
+        "try",
+        "plan",
+        "jobs",
+        "show",
+        "logs",
+        "why",
+        "stop",
+        "rm",
+        "clone",
+        "compare",
+        "diff",
+        "get",
+        "data",
+    ),
     *("nodes", "engine", "user", "token", "alert", "server", "doctor", "bench"),
 }
 
