@@ -38,6 +38,7 @@ def entropy() -> float:
     return float(-(shares * shares.log()).sum() / (shares * lengths).sum())
 
 
+@lru_cache
 def text(seed: int, length: int) -> Tensor:
     known, shares = words()
     chance = torch.Generator().manual_seed(seed)

@@ -77,4 +77,4 @@ if __name__ == "__main__":
     if "SHOAL_RANK" in os.environ:
         work(float(sys.argv[1]))
     else:
-        print(json.dumps(rates(float(sys.argv[1]) if len(sys.argv) > 1 else 2.0)))
+        print(json.dumps(rates(float(sys.argv[1]) if len(sys.argv) > 1 else 2.0)), flush=True)

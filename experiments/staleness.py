@@ -76,7 +76,7 @@ def broken(running: Simulation) -> int:
 
 
 def run(given: argparse.Namespace) -> Result:
-    ns, epochs = ((1, 30), 4) if given.quick else ((1, 2, 5, 10, 15, 30), 30)
+    ns, epochs = ((1, 30), 3) if given.quick else ((1, 2, 5, 10, 15, 30), 30)
     outcomes = {
         (name, n): train(f"ps-softsync:n={n},scale={scale}", epochs) for n in ns for name, scale in SCALES.items()
     }

@@ -9,6 +9,7 @@ the first one after.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 from shoal.train.errors import Disagreement, PeerLost, WaitedTooLong
@@ -18,7 +19,8 @@ from shoal.train.seeing import Seeing
 from shoal.train.wire import futex
 
 SPIN = 200  # looks at a counter before sleeping, about 0.1 µs each
-YIELDS = 100  # looks where members outnumber cores, each with the core given to whoever is waited for
+YIELDS = 100  # looks where members outnumber cores, each with the core given away before the next
+LONG, SHY = 0.002, 200  # seconds after which a core given away was taken by another; waits until it is tried again
 
 
 class Attendance:
@@ -36,6 +38,7 @@ class Attendance:
         self._place = {one: index for index, one in enumerate(sorted(boards))}
         self.present = tuple(self._place)  # who has neither left nor been lost, as of the last collective
         self._gone = 0
+        self._others_compute = 0  # waits for which the core is not given away
         self._crowded = len(boards) > len(os.sched_getaffinity(0))
 
     def members(self) -> tuple[int, ...]:
@@ -89,13 +92,21 @@ class Attendance:
             self.waited += self._seeing.clock() - began
 
     def _look(self, done: Callable[[], bool]) -> bool:
-        """For a moment; where there are more members than cores, the core is given away meanwhile."""
-        for _ in range(YIELDS if self._crowded else SPIN):
+        """For a moment. Where members outnumber cores, the core is given away meanwhile, to the one that is waited for
+        as long as nobody else wants it; when another takes it for long, sleeping is better for a while: who is woken
+        comes before who gave way."""
+        if not self._crowded:
+            return any(done() for _ in range(SPIN))
+        for _ in range(0 if self._others_compute else YIELDS):
             if done():
                 return True
-            if self._crowded:
-                futex.give_way()
-        return False
+            began = time.perf_counter()
+            futex.give_way()
+            if time.perf_counter() - began > LONG:
+                self._others_compute = SHY
+                break
+        self._others_compute = max(0, self._others_compute - 1)
+        return done()
 
     def leave(self) -> None:
         self.show(LEFT, 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from typing import Any
 
 from shoal.train.errors import NoRoom
 from shoal.train.group.api import Group
@@ -18,7 +17,7 @@ from shoal.train.world import World
 WAIT = "SHOAL_TRAIN_WAIT"  # seconds a member that lives but does not come is waited for
 
 _log = logging.getLogger("shoal.train")
-_made: Counter[Any] = Counter()
+_made: Counter[tuple[bytes, int, str]] = Counter()
 
 
 def make(world: World, seeing: Seeing, name: str = "all") -> Group:
@@ -41,5 +40,6 @@ def make(world: World, seeing: Seeing, name: str = "all") -> Group:
 
 def _numbered(world: World, name: str) -> str:
     """A name that no earlier group of this worker had: a slow member may not have left the last one yet."""
-    _made[world.roster, world.shared, world.rank, name] += 1
-    return f"{name}-{_made[world.roster, world.shared, world.rank, name]}"
+    key = world.secret, world.rank, name
+    _made[key] += 1
+    return f"{name}-{_made[key]}"

@@ -97,7 +97,7 @@ class AllReduce:
             "buffers": POLICY,
             "buckets": f"{self._setting.options['bucket']:g} MB, sent while backward runs"
             if self._ahead
-            else "none: the model is a script, so all is sent at the step",
+            else "none: the class of this model cannot be changed, so all is sent at the step",
             **({"compression": squeezed} if squeezed != "none" else {}),
         }
 

@@ -11,7 +11,9 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import nn
+from torch._compile import _disable_dynamo
 from torch.jit import ScriptModule
 
 Forward = Callable[..., Any]
@@ -29,8 +31,14 @@ class Route:
 
     @staticmethod
     def possible(model: nn.Module) -> bool:
-        """Compiled scripts have no class that could be changed."""
-        return not isinstance(model, ScriptModule)
+        """Scripts run a forward that is no Python; and a class may refuse to have subclasses."""
+        if isinstance(model, ScriptModule):
+            return False
+        try:
+            _subclass(type(model), model, model.forward)
+        except Exception:  # whatever its metaclass or __init_subclass__ says
+            return False
+        return True
 
     def take(self, through: Forward) -> None:
         """From now on calling the model calls `through`, after its forward pre-hooks and before its forward hooks."""
@@ -46,7 +54,9 @@ class Route:
 
 def _subclass(plain: type[nn.Module], model: nn.Module, through: Forward) -> type[nn.Module]:
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        return through(*args, **kwargs) if self is model else plain.forward(self, *args, **kwargs)
+        if self is not model:
+            return plain.forward(self, *args, **kwargs)
+        return (uncompiled if torch.compiler.is_compiling() else through)(*args, **kwargs)
 
     def reduce_ex(self: nn.Module, protocol: Any) -> Any:
         """What copy and pickle make: one of the plain class."""
@@ -55,6 +65,10 @@ def _subclass(plain: type[nn.Module], model: nn.Module, through: Forward) -> typ
             return made
         # Not __newobj__ with another class: pickle insists that it is the object's own.
         return (AGAIN, (plain, object, None), *made[2:])
+
+    @_disable_dynamo  # an exchange cannot be traced; the forward that it calls may be compiled already
+    def uncompiled(*args: Any, **kwargs: Any) -> Any:
+        return through(*args, **kwargs)
 
     named = {"__module__": plain.__module__, "__qualname__": plain.__qualname__, "__doc__": plain.__doc__}
     made_by: Any = type(plain)  # its metaclass

@@ -484,6 +484,38 @@ def test_a_script_module_is_exchanged_at_the_step() -> None:
     equals_alone(plainly, script)
 
 
+def test_a_class_that_refuses_subclasses_is_exchanged_at_the_step() -> None:
+    def final() -> tuple[nn.Module, list[Optimizer]]:
+        class Final(Net):
+            def __init_subclass__(cls) -> None:
+                raise TypeError("no")
+
+        model = Final()
+        return model, [SGD(model.parameters(), lr=0.25)]
+
+    equals_alone(plainly, final)
+
+
+@pytest.mark.parametrize("when", ["before", "in place", "after"])
+def test_a_compiled_model_is_exchanged(when: str) -> None:
+    (group,) = ThreadGroup.make(1)
+    own = Net()
+    optimizer = SGD(own.parameters(), lr=0.25)
+    if when == "in place":
+        own.compile(backend="eager")
+    sync = AllReduce(setting("allreduce", lone(1, 0), group))
+    model: Any = sync.attach(torch.compile(own, backend="eager") if when == "before" else own, [optimizer])
+    if when == "after":
+        model = torch.compile(model, backend="eager")
+    for number in range(3):
+        optimizer.zero_grad()
+        loss_of(model(data(0, number))).backward()
+        assert not sync._growth, "no bucket saw the gradients"
+        sync.before_step(optimizer)
+        optimizer.step()
+    sync.finish()
+
+
 def test_a_model_that_calls_itself() -> None:
     class Again(Net):
         def forward(self, x: Tensor, part: str = "both") -> Tensor:
