@@ -1,4 +1,4 @@
-"""The further ahead workers may be, the less they wait, and the staler is what they read: a bound in between is best.
+"""The further ahead workers may be, the less they wait; if they also read less often, a bound in between is best.
 
 Ho et al.: More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server (NIPS 2013); Li et al.:
 Scaling Distributed Machine Learning with the Parameter Server (OSDI 2014), where workers of a sparse logistic
