@@ -18,7 +18,7 @@ from shoal.errors import StartFailed
 
 MEGABYTES, ROUNDS, RPC_ROUNDS = 100, 25, 10
 DENSE_PAIRS = 3
-WIDTH, BATCH, STEPS = 2048, 1, 300  # 19 MB of parameters and little to compute: the exchange is what is compared
+WIDTH, BATCH, STEPS = 2048, 32, 200
 TENSORFLOW = "tensorflow-cpu==2.21.0"
 TENSORFLOW_PAIRS = 3
 SLOW = 5
