@@ -175,7 +175,7 @@ def test_more_than_the_machine_has_is_refused_saying_what_exists(
 
 
 def test_keys_that_are_not_served_yet_are_refused_by_name(served: Shoal, folder: Path) -> None:
-    ran = served("run", "steps.py", "--strategy", "ps-async")
+    ran = served("run", "steps.py", "--framework", "command", "--strategy", "ps-async")
     assert ran.code == 2 and "strategy" in ran.err and "not served yet" in ran.err
 
 

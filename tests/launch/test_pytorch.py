@@ -88,15 +88,19 @@ def test_a_role_with_a_command_of_its_own_runs_that() -> None:
 def test_a_worker_is_told_all_that_torchrun_tells_and_with_the_same_values(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     script = tmp_path / "show.py"
-    script.write_text("import json, os\nprint(json.dumps(dict(os.environ)), flush=True)\n")
+    script.write_text(
+        "import json, os, pathlib\n"
+        "here = pathlib.Path(__file__).with_name(os.environ['RANK'] + '.json')\n"
+        "here.write_text(json.dumps(dict(os.environ)))\n"
+    )
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", str(script)]
     clean = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     run = subprocess.run(torchrun, env=clean, capture_output=True, text=True, timeout=100)
     assert run.returncode == 0, run.stderr
-    worlds = {e["RANK"]: e for e in map(json.loads, run.stdout.splitlines()) if "RANK" in e}
     ours = rendered(nodes=1, address=LOOPBACK, workers=2)
     for rank in ("0", "1"):
-        theirs = {name: value for name, value in worlds[rank].items() if name not in clean}
+        told = json.loads((tmp_path / f"{rank}.json").read_text())
+        theirs = {name: value for name, value in told.items() if name not in clean}
         mine = ours[f"worker-{rank}"].env
         assert theirs.keys() - TORCHRUN_OWN - _python_own(theirs) <= mine.keys()
         assert {name: mine[name] for name in _SAME} == {name: theirs[name] for name in _SAME}

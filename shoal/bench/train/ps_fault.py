@@ -19,9 +19,8 @@ from shoal.bench.train.gang import Gang, gang
 
 WORKERS = 3
 KILLS = 3
-WARM = 3.0  # seconds for the next spare to be warm
 ROOM = 5.0  # seconds around a kill in which the longest pause of a worker is looked for
-LIMIT = 30.0  # seconds for a server to come back
+LIMIT = 60.0  # seconds for a server to come back, and for its next spare to be warm
 PAUSE = 0.002  # seconds between two looks
 
 
@@ -58,16 +57,23 @@ def kill_worker(here: Gang) -> dict[str, Any]:
 
 def kill_server(here: Gang) -> dict[str, Any]:
     kills = []
-    for _ in range(KILLS):
-        time.sleep(WARM)
+    for number in range(KILLS):
+        warm(here, number + 1)
         serving, until = here.serving(), time.monotonic() + LIMIT
         kills.append(time.time())
         os.kill(serving, signal.SIGKILL)
         while here.serving() == serving and time.monotonic() < until:
             time.sleep(PAUSE)
-    time.sleep(WARM)
+        time.sleep(ROOM / 5)
     said = [end(here, rank) for rank in range(WORKERS)]
     return {"ms": median(max(longest(one["times"], kill) for one in said) for kill in kills)}
+
+
+def warm(here: Gang, count: int) -> None:
+    """Returns when so many spares have been warm: what is measured is not how long torch takes to import."""
+    until = time.monotonic() + LIMIT
+    while here.log("server-0").read_text().count("is warm") < count and time.monotonic() < until:
+        time.sleep(PAUSE)
 
 
 def end(here: Gang, rank: int) -> dict[str, Any]:

@@ -65,7 +65,9 @@ class HostsGroup:
         return cls(local, Across(world, roll, patience), list(nodes.values()), seeing)
 
     def members(self) -> tuple[int, ...]:
-        return self._across.roll.members()
+        """Of this machine as shared memory tells, which learns of a death first; of the others as they said."""
+        near = {self.rank} if self._local is None else set(self._local.members())
+        return tuple(one for one in self._across.roll.members() if one in near or not self._is_here(one))
 
     def all_reduce(self, tensor: Tensor, op: str = "sum") -> None:
         staged, copied = flat(tensor)

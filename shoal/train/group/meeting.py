@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shoal.train.errors import NoRoom, PeerLost, WaitedTooLong
+from shoal.train.group import stripes
 from shoal.train.group.board import MOST, READY, Board
-from shoal.train.group.stripes import SIZE
 from shoal.train.seeing import Seeing
 
 LOOK = 0.002  # seconds between two looks whether the others have come
@@ -47,7 +47,7 @@ class Meeting:
 
     def _take_seat(self) -> Board:
         try:
-            board = Board.create(self._of(self._rank), SIZE, len(self._ranks))
+            board = Board.create(self._of(self._rank), stripes.size(len(self._ranks)), len(self._ranks))
         except NoRoom:
             self._refusal(self._rank).touch()  # an empty file needs no room: the others need not wait to learn of it
             raise

@@ -6,9 +6,9 @@ its ring of results, and *fetches* the others' results: three stages, a stripe a
 only just begun. Rings are a few stripes long and stay in the cache; memory is touched once to read the tensor and once
 to write it. Sums are taken in the order of ranks.
 
-Why a slot may be used again without asking: a member puts stripe j + SLOTS after it fetched stripe j, so every owner
-had reduced j; it reduces j + SLOTS after everybody put that one, so everybody had fetched j. And a collective begins
-when all have arrived, so all have finished the one before.
+Why a slot of n may be used again without asking: a member puts stripe j + n after it fetched stripe j, so every owner
+had reduced j; it reduces j + n after everybody put that one, so everybody had fetched j. And a collective begins when
+all have arrived, so all have finished the one before.
 
 Small tensors take one round: everybody shows all of its own and adds everything up.
 """
@@ -27,15 +27,24 @@ from shoal.train.group.lanes import Lane, lane
 from shoal.train.wire.segment import PAGE
 
 STRIPE = 512 << 10  # bytes; two members' blocks of it fit a core's L2 beside what they are added to
-SLOTS = 8  # stripes in a ring
+MOST, LEAST_SLOTS, ALL_SLOTS = 8, 3, 16  # stripes in a ring: so many, but no more than this in all rings together
 AHEAD = 2  # stripes that are put before the first of them is reduced, where the others keep pace
 SMALL = 64 << 10  # bytes that go in one round
-LEAST, PIECES = 64 << 10, 4  # a middling tensor is cut into so many stripes of at least so many bytes
+LEAST, PIECES = 64 << 10, 2  # a middling tensor is cut into so many stripes of at least so many bytes
 
-_RING = PAGE  # offsets in a member's segment
-_RESULTS = _RING + SLOTS * STRIPE
-_AREAS = _RESULTS + SLOTS * STRIPE // 2
-SIZE = _AREAS + 2 * SMALL
+_AREAS = PAGE  # offsets in a member's segment: two areas for small tensors, the ring, the ring of results
+_RING = _AREAS + 2 * SMALL
+
+
+def slots(members: int) -> int:
+    """Stripes in each ring of so many members. More let a member run on while others wait for a core; but together the
+    rings must stay in the cache."""
+    return max(LEAST_SLOTS, min(MOST, ALL_SLOTS // members))
+
+
+def size(members: int) -> int:
+    """Bytes of a member's segment."""
+    return _RING + slots(members) * (STRIPE + STRIPE // 2)
 
 
 class Stripes:
@@ -104,8 +113,8 @@ class Stripes:
 
     def _hand_out(self, rings: _Rings, pieces: Sequence[Any], others: Sequence[int], sign: int) -> None:
         for number, piece in enumerate(pieces):
-            for other in others if number >= SLOTS else ():
-                self._at.wait(other, OUT, self._at.ticket(number - SLOTS + 1), sign)
+            for other in others if number >= rings.slots else ():
+                self._at.wait(other, OUT, self._at.ticket(number - rings.slots + 1), sign)
             rings.lane.copy(rings.put(self._at.rank, number)[: len(piece)], piece)
             self._at.show(PUT, self._at.ticket(number + 1))
 
@@ -138,21 +147,22 @@ class _Rings:
     def __init__(self, attendance: Attendance, how: Lane, itemsize: int) -> None:
         self.lane = how
         self.itemsize = itemsize
-        stripe, small = STRIPE // itemsize, SMALL // itemsize
+        self.slots = slots(len(attendance.boards))
+        stripe, small, results = STRIPE // itemsize, SMALL // itemsize, _RING + self.slots * STRIPE
         self._put: dict[int, list[Any]] = {}
         self._out: dict[int, list[Any]] = {}
         self._areas: dict[int, list[Any]] = {}
         for rank, board in attendance.boards.items():
             one = board.segment
-            self._put[rank] = [how.at(one, _RING + slot * STRIPE, stripe) for slot in range(SLOTS)]
-            self._out[rank] = [how.at(one, _RESULTS + slot * STRIPE // 2, stripe // 2) for slot in range(SLOTS)]
+            self._put[rank] = [how.at(one, _RING + slot * STRIPE, stripe) for slot in range(self.slots)]
+            self._out[rank] = [how.at(one, results + slot * STRIPE // 2, stripe // 2) for slot in range(self.slots)]
             self._areas[rank] = [how.at(one, _AREAS + area * SMALL, small) for area in range(2)]
 
     def put(self, rank: int, stripe: int) -> Any:
-        return self._put[rank][stripe % SLOTS]
+        return self._put[rank][stripe % self.slots]
 
     def out(self, rank: int, stripe: int) -> Any:
-        return self._out[rank][stripe % SLOTS]
+        return self._out[rank][stripe % self.slots]
 
     def area(self, rank: int, which: int) -> Any:
         return self._areas[rank][which]
@@ -198,7 +208,7 @@ class _Reduction:
                     reduced += 1
                     continue
                 late = late or late_put
-            room = put < min(self._number, fetched + SLOTS)
+            room = put < min(self._number, fetched + self._rings.slots)
             if room and (late is None or put < reduced + AHEAD or not self._at.glance(*late)):
                 self._put(put)
                 put += 1

@@ -32,8 +32,9 @@ from tests.train.ranks import run_ranks
 def test_sums_are_exact(members: int, sizes: list[int], stripe: int, slots: int, ahead: int, seed: int) -> None:
     folder = Path(tempfile.mkdtemp(prefix="shoal-test-"))
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {"STRIPE": stripe, "SLOTS": slots, "AHEAD": ahead, "SMALL": 32, "LEAST": 64}.items():
+        for name, value in {"STRIPE": stripe, "AHEAD": ahead, "SMALL": 32, "LEAST": 64}.items():
             patch.setattr(stripes, name, value)
+        patch.setattr(stripes, "slots", lambda members: slots)
         patch.setattr(Attendance, "show", _slowly(Attendance.show, seed))
         groups = run_ranks(members, lambda rank: SharedGroup.meet(folder, rank, range(members), patience=20))
 
