@@ -40,19 +40,22 @@ class Finite:
         self._agree = agree if policy == SKIP else None
         self.skipped = 0
         self._names = names
-        self._looks = 0
-        self._alarmed = False
+        self._steps, self._next = 0, 1  # seen so far; the one that `warn` looks at next
         self._warned = 0
 
     def reported(self, value: Any) -> None:
         """A value the script reported: one that is not finite makes `warn` look at the next step."""
         if isinstance(value, float) and not math.isfinite(value):
-            self._alarmed = True
+            self._next = 0
 
     def allows(self, optimizer: Optimizer) -> bool:
         """Whether the optimizer may step with its gradients; False when the step is to be skipped. NotFinite raised."""
-        if self.policy == WARN and not self._due():
-            return True
+        if self.policy == WARN:
+            self._steps += 1
+            if self._steps < self._next:
+                return True
+            few = self._steps < FIRST_LOOKS
+            self._next = self._steps + 1 if few else (self._steps // EVERY + 1) * EVERY
         wrong = _not_finite(trained(optimizer))
         if self._agree is not None and self._agree(bool(wrong)) and not wrong:
             self.skipped += 1
@@ -65,12 +68,6 @@ class Finite:
         self._say(told)
         self.skipped += self.policy == SKIP
         return self.policy == WARN
-
-    def _due(self) -> bool:
-        self._looks += 1
-        due = self._alarmed or self._looks <= FIRST_LOOKS or self._looks % EVERY == 0
-        self._alarmed = False
-        return due
 
     def _told(self, wrong: Sequence[Tensor]) -> str:
         named = self._names(wrong)

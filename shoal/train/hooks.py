@@ -49,6 +49,9 @@ class Hooks:
         self._marked = sync is not None and not getattr(optimizer, AMP_MARK, False)
         if self._marked:
             setattr(optimizer, AMP_MARK, True)
+        if sync is None and finite.policy == WARN:  # may look behind the step as well, and has one hook less to pay for
+            self._handles = [optimizer.register_step_post_hook(self._late)]
+            return
         self._handles = [
             optimizer.register_step_pre_hook(self._before),
             optimizer.register_step_post_hook(self._after),
@@ -83,6 +86,10 @@ class Hooks:
             for parameter, grad in self._held:
                 parameter.grad = grad
             self._held = None
+        self._stepped()
+
+    def _late(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self._finite.allows(optimizer)
         self._stepped()
 
     def _hold(self, optimizer: Optimizer) -> None:

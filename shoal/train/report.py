@@ -53,7 +53,7 @@ class Reporter:
     def __call__(self, values: Mapping[str, Any]) -> None:
         """Keeps the values, and writes when it is time."""
         for name, value in values.items():
-            self._values[name] = _kept(name, value)
+            self._values[name] = value.detach() if type(value) is Tensor and not value.dim() else _kept(name, value)
         self._pending = self._unsaid = True
         if (self._written or self._printed) and self._clock() >= self._next_record:
             self._tell()

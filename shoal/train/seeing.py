@@ -75,6 +75,7 @@ class Seeing:
     arrivals: dict[str, float] = field(default_factory=Arrivals)  # peer, oneself too → when it reached the exchange
     lateness: dict[str, float] = field(default_factory=dict)  # peer → seconds that it held a step up, a running mean
     steps: int = 0
+    passed: int = 0  # steps that are over and not in the account yet: one who is alone makes it up when it is read
     step_seconds: float = 0.0  # a running mean
     waiting: str = ""  # what is being waited for right now, and for whom; empty when nothing
     waiting_since: float = 0.0
@@ -128,15 +129,15 @@ class Seeing:
             self._step_began = self.clock()
             self._elsewhere = self._away()
 
-    def close_step(self) -> None:
-        """A step is over: what was not spent elsewhere was spent computing."""
+    def close_step(self, count: int = 1) -> None:
+        """A step is over, or so many: what was not spent elsewhere was spent computing."""
         now, away = self.clock(), self._away()
         began = now if self._step_began is None else self._step_began
         elapsed = now - began
         self.seconds[COMPUTE] += max(0.0, elapsed - (away - self._elsewhere))
         self._step_began, self._elsewhere = now, away
-        self.steps += 1
-        self.step_seconds += (elapsed - self.step_seconds) / min(self.steps, 10)
+        self.steps += count
+        self.step_seconds += (elapsed / count - self.step_seconds) / min(self.steps, 10)
         assert isinstance(self.arrivals, Arrivals)
         self.arrivals.close()
         if self.arrivals.late:
@@ -153,6 +154,9 @@ class Seeing:
 
     def total(self) -> Spent:
         """Everything since the beginning."""
+        if self.passed:
+            passed, self.passed = self.passed, 0
+            self.close_step(passed)
         with self.lock:
             seconds, staleness = self.seconds, Counter(self.staleness)
             return Spent(

@@ -41,6 +41,7 @@ class Steps:
         self._last: str | None = None  # the straggler that was named
         asked = world.variables.get(VARIABLE)
         self._profile = Profile(asked, seeing, tally) if asked and world.alone else None
+        self._only_counts = world.alone and self._kind == "none" and self._profile is None
 
     @property
     def averages(self) -> Averages | None:
@@ -60,6 +61,9 @@ class Steps:
 
     def stepped(self) -> None:
         self._tally.step += 1
+        if self._only_counts:
+            self._seeing.passed += 1
+            return
         self._seeing.close_step()
         if self._averages and self._kind == "ema":
             self._update()

@@ -18,8 +18,8 @@ from torch import nn
 
 from shoal import train
 
-PAIRS = 60
-STEPS = 100
+PAIRS = 300
+STEPS = 50
 WARM_UP = 10
 WIDTH, BATCH = 256, 64
 

@@ -222,8 +222,9 @@ def samples_of(loader: Any) -> int | None:
 
 def samples(batch: Any) -> int | None:
     """How many samples a batch holds: the first side of the first tensor in it; None when there is none."""
-    if isinstance(batch, torch.Tensor):
-        return batch.shape[0] if batch.dim() else 1
+    first = batch[0] if isinstance(batch, (list, tuple)) and batch else batch
+    if isinstance(first, torch.Tensor):
+        return len(first) if first.dim() else 1
     if isinstance(batch, dict):
         batch = list(batch.values())
     if isinstance(batch, (list, tuple)):

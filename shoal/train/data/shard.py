@@ -66,18 +66,18 @@ class Shard:
     # -- a pass ------------------------------------------------------------------------------------------------------
 
     def _read(self) -> Iterator[Any]:
-        feed = self._feed
+        feed, tally, samples = self._feed, self._feed.tally, loaders.samples
         feed.settle()
         one = self._begin()
         counts = self.slot == 0
         batches = self._plain(one) if feed.one and not one.layers else self._dealt(one)
         if counts:
-            feed.tally.length, feed.tally.samples_per_epoch = self._length(one), loaders.samples_of(self.loader)
+            tally.length, tally.samples_per_epoch = self._length(one), loaders.samples_of(self.loader)
         try:
             for batch in batches:
                 self._steps += 1
                 if counts:
-                    feed.tally.took(loaders.samples(batch))
+                    tally.took(samples(batch))
                 yield batch
         finally:  # also when the loop is left early: what it left is not read later
             self.under_way = False
