@@ -1,8 +1,7 @@
 """One space on one server while it is served: the rule decides, the shard obeys, workers wait at their tickets.
 
-Everything that happens to a space happens in one thread of its own, in one order: joining, leaving, pushing, asking,
-saving. The threads of the connections only bring what happened and wait. torch lets go of the GIL while it computes, so
-they go on receiving meanwhile.
+Everything that happens to a space takes its turn, one at a time and in one order: joining, leaving, pushing, asking,
+saving. Torch lets go of the GIL while it computes, so other connections go on receiving meanwhile.
 
 After the death of the process before, an update may be half applied. It is finished first, from the same slots; where
 one of them is gone, pushes wait until its worker has sent it again or is known to be lost.
@@ -11,9 +10,7 @@ one of them is gone, pushes wait until its worker has sent it again or is known 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Collection, Sequence
-from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from torch import Tensor
@@ -23,6 +20,7 @@ from shoal.train.ps.orders import Answer, Apply, Contribution, Order, Resume
 from shoal.train.ps.rules import Rule
 from shoal.train.ps.shard import Dump, Shard
 from shoal.train.ps.tickets import Counts, Granted, Push, Ticket
+from shoal.train.ps.turns import Turns
 from shoal.train.world import WORKER
 
 T = TypeVar("T")
@@ -40,7 +38,7 @@ class Space:
         self.slots: dict[int, Tensor] = {}  # worker → its gradients over the part; set before its first push
         self.counts = Counts()
         self.changes = 0  # updates, and values that came in other ways, since this process serves
-        self.on_change: Callable[[], None] = lambda: None  # called in the thread after each of them
+        self.on_change: Callable[[], None] = lambda: None  # called in its turn after each of them
         self._make = make
         self._rule: Rule | None = None  # None while an update of the process before is not finished
         self._tickets: dict[int, Ticket[Granted]] = {}
@@ -48,13 +46,10 @@ class Space:
         self._reads: set[int] = set()  # workers that read the parameters when they are let go
         self._present: set[int] = set()
         self._ended: PeerLost | None = None  # why no worker is served any more
-        self._over = False
-        self._door = threading.Lock()
-        self._inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name=f"shoal-space-{name}", daemon=True)
+        self._turns = Turns(f"shoal-space-{name}")
 
     def start(self) -> Space:
-        self._thread.start()
+        self._turns.start()
         self.call(self._recover)
         return self
 
@@ -64,11 +59,7 @@ class Space:
 
     def close(self) -> None:
         """Nothing happens here any more. Harmless twice."""
-        with self._door:
-            if not self._over:
-                self._over = True
-                self._inbox.put(None)
-        self._thread.join()
+        self._turns.close()
 
     # What workers do.
 
@@ -90,11 +81,13 @@ class Space:
 
     def interrupt(self, worker: int) -> None:
         """Who waits for the worker's sake waits no more: it calls anew."""
-        self._post(Ticket[None](), lambda: self._cancel(worker, "it called again, over another connection"))
+        self._post(
+            Ticket[None](), lambda: self._cancel(worker, "it called again, over another connection"), patient=True
+        )
 
     def leave(self, worker: int, why: str, for_good: bool = False) -> None:
         """Does not wait: the death of a worker must not hold up who reports it. One that left for good has no slot."""
-        self._post(Ticket[None](), lambda: self._leave(worker, why, for_good))
+        self._post(Ticket[None](), lambda: self._leave(worker, why, for_good), patient=True)
 
     def absent(self) -> tuple[int, ...]:
         """Members that are expected and not here (yet)."""
@@ -114,7 +107,7 @@ class Space:
         self.call(lambda: self._load(dumps))
 
     def call(self, act: Callable[[], T]) -> T:
-        """Does something in the thread, between two events, and returns its result."""
+        """Does something in its turn, between two events, and returns its result."""
         ticket: Ticket[T] = Ticket()
         self._post(ticket, lambda: ticket.grant(act()))
         return ticket.wait()
@@ -123,7 +116,7 @@ class Space:
         """Plain numbers and names, for people."""
         return self.call(self._status)
 
-    # What happens in the thread.
+    # What happens in its turn.
 
     def _status(self) -> dict[str, Any]:
         rule = self._rule
@@ -141,11 +134,9 @@ class Space:
             "recovering": rule is None,
         }
 
-    def _run(self) -> None:
-        while (act := self._inbox.get()) is not None:
-            act()
-
-    def _post(self, ticket: Ticket[Any], act: Callable[[], None], of_worker: bool = False) -> None:
+    def _post(
+        self, ticket: Ticket[Any], act: Callable[[], None], of_worker: bool = False, patient: bool = False
+    ) -> None:
         def guarded() -> None:
             try:
                 if of_worker and self._ended is not None:
@@ -154,11 +145,8 @@ class Space:
             except Exception as error:
                 ticket.fail(error)
 
-        with self._door:
-            if self._over:
-                ticket.fail(self._ended or PeerLost(f"space {self.name} is closed; its server ends"))
-            else:
-                self._inbox.put(guarded)
+        if not self._turns.take(guarded, patient):
+            ticket.fail(self._ended or PeerLost(f"space {self.name} is closed; its server ends"))
 
     def _members(self) -> tuple[int, ...]:
         if self._rule is not None:
@@ -318,7 +306,9 @@ class Space:
 
     def give_up_on(self, lost: Collection[int]) -> None:
         """Members that were not seen again after a restart are taken for dead."""
-        self._post(Ticket[None](), lambda: self._give_up_on(lost) if self.recovering else self._leave_all(lost))
+        self._post(
+            Ticket[None](), lambda: self._give_up_on(lost) if self.recovering else self._leave_all(lost), patient=True
+        )
 
     def _leave_all(self, lost: Collection[int]) -> None:
         for worker in lost:

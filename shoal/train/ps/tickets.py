@@ -1,4 +1,4 @@
-"""What passes between the threads of connections and the thread of a space: pushes in, permissions out."""
+"""What passes between connections and a space: pushes in, permissions out."""
 
 from __future__ import annotations
 
