@@ -65,7 +65,8 @@ class Mesh:
         self._starts: dict[int, int] = {}  # rank → the latest start
         self._lock = threading.Lock()
         self._watch = Watch(self._ended)
-        house.serve(world, SERVICE, self)
+        self._service = f"{SERVICE}-{world.serial}"  # the door may still be that of the neighbour's run before
+        house.serve(world, self._service, self)
 
     @classmethod
     def of(cls, world: World) -> Mesh:
@@ -164,7 +165,7 @@ class Mesh:
         with opening:
             link = self._links.get(rank)
             if link is None or link.closed:
-                link = house.reach(self.world, self.members.peers[rank], SERVICE, reach)
+                link = house.reach(self.world, self.members.peers[rank], self._service, reach)
                 hello = {"kind": "hello", "rank": self.members.me, "start": self.start}
                 self._hear(link.ask({**hello, "news": self.members.news()}).meta)
                 with self._lock:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Sequence
 
 from shoal.train.errors import NoRoom
 from shoal.train.group.api import Group
@@ -36,6 +37,12 @@ def make(world: World, seeing: Seeing, name: str = "all") -> Group:
     except NoRoom as no_room:
         _log.warning("%s; going on over the network, which is slower", no_room.message)
     return DistGroup.meet(world, seeing, name, patience)
+
+
+def on_machine(world: World, ranks: Sequence[int], seeing: Seeing, name: str) -> SharedGroup:
+    """Of some workers of this machine. Collective among them; NoRoom, on all of them, where memory is short."""
+    patience = float(world.variables.get(WAIT, PATIENCE))
+    return SharedGroup.meet(folder(world), world.rank, ranks, _numbered(world, name), seeing, patience)
 
 
 def _numbered(world: World, name: str) -> str:

@@ -59,6 +59,8 @@ class Named:
 class Portion:
     """What one optimizer of this worker exchanges. Calls come from the training thread; `open` first, `leave` last."""
 
+    ahead = True  # gradients may leave during backward, where that is worth it
+
     def __init__(self, setting: Setting, space: str, members: Sequence[Named], terms: Terms) -> None:
         self.space = space
         self.members = list(members)
@@ -79,7 +81,7 @@ class Portion:
             ]
         )
         self.squeezer = compress.make(setting.options)
-        self.parcels = Parcels(space, self.slot, self.servers, tensors, self.squeezer)
+        self.parcels = Parcels(space, self.slot, self.servers, tensors, self.squeezer, self.ahead)
 
     # -- its life
 

@@ -27,7 +27,13 @@ class Parcels:
     """The payloads of one space."""
 
     def __init__(
-        self, space: str, slot: Slot, servers: Servers, tensors: Sequence[Tensor], squeezer: Compressor | None
+        self,
+        space: str,
+        slot: Slot,
+        servers: Servers,
+        tensors: Sequence[Tensor],
+        squeezer: Compressor | None,
+        ahead: bool = True,
     ) -> None:
         self.squeezer = squeezer
         self._space, self._slot, self._servers = space, slot, servers
@@ -36,7 +42,7 @@ class Parcels:
         self._ahead: frozenset[int] = frozenset()  # parameters that travelled during backward
         self._codes: dict[int, Tensor] = {}  # by server
         self._staging: dict[int, Tensor] = {}  # by server: where its parameters arrive
-        worth = squeezer is None and (self._pinned or not servers.near)
+        worth = ahead and squeezer is None and (self._pinned or not servers.near)
         self.early = Early(tensors, self._leave, slot.holds) if worth else None
 
     def stale(self) -> Sequence[int]:

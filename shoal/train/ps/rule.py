@@ -16,6 +16,7 @@ class Rule:
         self.version = resume.version
         self.clocks = dict(resume.clocks) or dict.fromkeys(range(workers), 0)  # of members
         self.seqs = dict(resume.seqs)
+        self.heads: dict[int, int] = {}  # of the last pushes
         self._waiting: dict[int, Answer] = {}
         self._floor = min(self.clocks.values(), default=0)  # the minimum when there was last a member
 
@@ -35,14 +36,16 @@ class Rule:
         self.clocks.pop(worker, None)
         return self._released(worker)
 
-    def push(self, worker: int, seq: int, base: int, clock: int = 0) -> list[Order]:
-        """A gradient computed on version `base` is in the worker's slot; with it the worker has finished `clock`
-        iterations (0: one more than before). The answer may come with a later event."""
+    def push(self, worker: int, seq: int, base: int, clock: int = 0, heads: int = 1) -> list[Order]:
+        """A gradient computed on version `base` is in the worker's slot, or the sum of those of so many `heads`; with
+        it the worker has finished `clock` iterations (0: one more than before). The answer may come with a later
+        event."""
         if worker not in self.clocks:
             self.join(worker)
         if self._taken(worker, seq):
             return self._again(worker, seq)
         self._advance(worker, clock or self.clocks[worker] + 1)
+        self.heads[worker] = heads
         return self._new(Contribution(worker, seq, 1.0, max(0, self.version - base), self.clocks[worker]))
 
     def ask(self, worker: int, clock: int = 0) -> list[Order]:

@@ -80,7 +80,7 @@ class Gathering(Rule):
         raise NotImplementedError
 
     def _update(self, taken: Sequence[Contribution]) -> Apply:
-        return self._apply(taken, divisor=float(len(taken)))
+        return self._apply(taken, divisor=float(sum(self.heads.get(one.worker, 1) for one in taken)))
 
 
 class Sync(Gathering):

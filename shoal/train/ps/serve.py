@@ -130,6 +130,8 @@ class ParameterService:
         for number in served.hung_up_before(worker, peer.number):
             self._drop(number)
         self.departed.discard(worker)
+        for other in meta.get("speaks_for") or ():
+            served.space.leave(int(other), f"{peer.name} speaks for it")
         return served.welcome(worker, meta), ()
 
     def _init(self, peer: Peer, meta: Meta, payload: memoryview) -> Answer:
@@ -156,7 +158,8 @@ class ParameterService:
         served.berths.ready(worker)
         clock, changes = int(meta.get("clock") or 0), meta.get("changes") or None
         reads = meta.get("want") != "none"
-        granted = served.space.push(Push(worker, int(meta["seq"]), int(meta["base"]), clock, changes, reads))
+        heads = int(meta.get("heads") or 1)
+        granted = served.space.push(Push(worker, int(meta["seq"]), int(meta["base"]), clock, changes, reads, heads))
         return self._granted(served, peer, granted, str(meta.get("want") or "none"))
 
     def _granted(self, served: Served, peer: Peer, granted: Granted, want: str) -> Answer:

@@ -197,7 +197,7 @@ class Space:
         if push.changes:
             self.shard.retune(push.changes, push.clock)
         self.counts.pushes += 1
-        self._obey(self._rule.push(push.worker, push.seq, push.base, push.clock))
+        self._obey(self._rule.push(push.worker, push.seq, push.base, push.clock, push.heads))
 
     def _ask(self, worker: int, clock: int, ticket: Ticket[Granted]) -> None:
         if self._rule is None and not self._recover():

@@ -48,9 +48,7 @@ class Centralised:
             for number, (optimizer, recipe) in enumerate(zip(optimizers, recipes, strict=True)):
                 space = f"{self._setting.unit}.{number}"
                 kind = self._kind(recipe)
-                portion = Portion(
-                    self._setting, space, members(model, optimizer), Terms(self.name, kind.applier, recipe)
-                )
+                portion = self._portion(space, members(model, optimizer), Terms(self.name, kind.applier, recipe))
                 self._ways[id(optimizer)] = self._way(kind, portion, optimizer)
                 portion.open()
                 self._ways[id(optimizer)].start()
@@ -136,6 +134,9 @@ class Centralised:
 
     # -- what strategies say of themselves
 
+    def _portion(self, space: str, found: Sequence[Named], terms: Terms) -> Portion:
+        return Portion(self._setting, space, found, terms)
+
     def _way(self, kind: type[Way], portion: Portion, optimizer: Optimizer) -> Way:
         return kind(portion, optimizer)
 
@@ -196,7 +197,7 @@ class Centralised:
             self._rest = "as worker-0 has them at the start, then each worker's own"
         if not found:
             return
-        portion = Portion(self._setting, f"{self._setting.unit}.rest", found, Terms(self.name, ADD))
+        portion = self._portion(f"{self._setting.unit}.rest", found, Terms(self.name, ADD))
         try:
             portion.open()
             portion.pull()

@@ -3,15 +3,19 @@ with papers and invariants) and in what may be left to the worker's own optimize
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from torch import nn
 from torch.optim import Optimizer
 
 from shoal.train.errors import BadOptimizer
-from shoal.train.ps.client import Portion
+from shoal.train.group.shm import SharedGroup
+from shoal.train.ps.client import Named, Portion, Terms
 from shoal.train.ps.recipe import Recipe
+from shoal.train.sync import alike
 from shoal.train.sync.central import Centralised
+from shoal.train.sync.crew import Shared, crew
 from shoal.train.sync.ways import Averaged, Stepped, Summed, Way
 
 _SCALES = {
@@ -27,6 +31,7 @@ class Sync(Centralised):
 
     name = "ps-sync"
     own = Averaged
+    _crew: SharedGroup | None = None
 
     def _check(self, optimizers: Sequence[Optimizer], recipes: Sequence[Recipe | None]) -> None:
         super()._check(optimizers, recipes)
@@ -36,6 +41,39 @@ class Sync(Centralised):
                 f"{foreign[0]} cannot run on a server, and with backup= a worker that comes late would miss a step of "
                 "its own: use one of torch.optim that treats every element by itself (SGD, Adam, …), or no backup"
             )
+
+    def attach(self, model: nn.Module, optimizers: Sequence[Optimizer]) -> nn.Module:
+        if not self._options["backup"]:  # a backup worker is one whose own push comes too late
+            self._crew = crew(self._setting)
+        if self._crew is None:
+            return super().attach(model, optimizers)
+        try:
+            alike.agree(model, optimizers, self._crew)
+            return super().attach(model, optimizers)
+        except BaseException:
+            self._crew.leave()
+            raise
+
+    def finish(self) -> None:
+        if self._crew is not None and not self._finished:
+            shared = [way.portion for way in self._ways.values() if isinstance(way.portion, Shared)]
+            for one in shared:
+                one.part()
+            if len(shared) == 1 and shared[0].speaks:  # with several optimizers it is not known whose step is next
+                shared[0].go_on()
+            self._crew.leave()
+        super().finish()
+
+    def facts(self) -> Mapping[str, Any]:
+        facts = super().facts()
+        if self._crew is None:
+            return facts
+        return {**facts, "transport": f"{facts['transport']}; {self._crew.size} workers of this machine push as one"}
+
+    def _portion(self, space: str, found: Sequence[Named], terms: Terms) -> Portion:
+        if self._crew is None:
+            return super()._portion(space, found, terms)
+        return Shared(self._setting, space, found, terms, self._crew)
 
     def _learning_rate(self) -> str:
         return "the servers apply the mean over workers; nobody scales it"
