@@ -171,9 +171,15 @@ class Serving:
 def others(place: Place) -> dict[str, Service]:
     """The further services of this server: sparse tables, and on the first one the clerk that hands out data."""
     from shoal.train.data.clerk import Clerk
+    from shoal.train.ps.snapshot import attempt_of
     from shoal.train.ps.table import TableService
+    from shoal.train.ps.table_snapshots import TableSnapshots
 
-    tables = TableService(place.shared, place.index, len(place.servers), place.strategy, place.workers, place.spill)
+    every = float(place.strategy.options.get("snapshot", 0.0))
+    snapshots = TableSnapshots(place.snapshots, place.name, attempt_of(place), every)
+    tables = TableService(
+        place.shared, place.index, len(place.servers), place.strategy, place.workers, place.spill, snapshots
+    )
     return {"table": tables} if place.index else {"table": tables, "clerk": Clerk.of(place)}
 
 

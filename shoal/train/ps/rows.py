@@ -116,6 +116,11 @@ class Rows:
         table = self._head[HEAD:]
         return {int(worker): int(table[worker]) for worker in np.flatnonzero(table)}
 
+    def note(self, seqs: Mapping[int, int]) -> None:
+        """These pushes are in what was taken over."""
+        for worker, seq in seqs.items():
+            self._head[HEAD + worker] = seq
+
     def read(self, rows: Tensor, training: bool = True) -> Tensor:
         """The values of these rows (each once), in their order. With `training` they count as asked for, and those that
         have been often enough are kept from now on; the others show what they would begin with."""

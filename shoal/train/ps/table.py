@@ -20,7 +20,7 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,11 +32,11 @@ from torch import Tensor
 from shoal.errors import BadRequest
 from shoal.strategy import Strategy
 from shoal.train.checkpoint import tensors
-from shoal.train.checkpoint.disk import Disk, Facts
 from shoal.train.errors import PeerLost, WaitedTooLong
 from shoal.train.ps import rules
 from shoal.train.ps.rows import Rows, TableInfo
 from shoal.train.ps.rules import Answer, Apply, Order
+from shoal.train.ps.table_snapshots import TableSnapshots, with_seqs, write_part
 from shoal.train.wire.frames import Buffer, Meta
 from shoal.train.wire.host import Peer
 
@@ -78,6 +78,7 @@ class TableService:
         strategy: Strategy,
         workers: int,
         spill: Path | None = None,
+        snapshots: TableSnapshots | None = None,
     ) -> None:
         """`spill` is a folder on disk for tables that the folder in shared memory cannot hold."""
         self._folder, self._server, self._servers, self._spill = folder, server, servers, spill
@@ -87,6 +88,10 @@ class TableService:
         self._callers: dict[int, int] = {}  # connection → worker
         self._gone: set[int] = set()  # connections that ended
         self._lost: frozenset[int] = frozenset()  # workers that will not come
+        self._snapshots = snapshots
+        self._written: dict[str, int] = {}  # versions of tables in the last snapshot
+        if snapshots is not None:
+            snapshots.start(self._frozen)
 
     def handle(self, peer: Peer, meta: Meta, payload: memoryview) -> tuple[Meta, Sequence[Buffer]]:
         kind = str(meta.get("kind"))
@@ -160,6 +165,8 @@ class TableService:
 
     def _make(self, info: TableInfo) -> _Table:
         rows = Rows(self._home(info), info, self._server, self._servers)
+        if self._snapshots is not None:
+            self._snapshots.restore(rows)
         resume = rules.Resume(version=rows.version, seqs=rows.seqs())
         name, options = self._strategy.name, self._strategy.options
         weight = 1.0
@@ -257,20 +264,23 @@ class TableService:
             )
         return {}
 
+    def _frozen(self) -> dict[str, dict[str, Tensor]]:
+        """Tables that have changed since the last snapshot, as they are now."""
+        with self._lock:
+            tables = dict(self._tables)
+        found: dict[str, dict[str, Tensor]] = {}
+        for name, table in tables.items():
+            with table.changed:
+                if self._written.get(name) != table.rows.version:
+                    found[name], self._written[name] = with_seqs(table.rows), table.rows.version
+        return found
+
     def _find(self, name: str) -> _Table:
         with self._lock:
             table = self._tables.get(name)
         if table is None:
             raise BadRequest(f"there is no table {name!r} here yet; open it first")
         return table
-
-
-def write_part(file: Path, found: Mapping[str, Tensor]) -> Facts:
-    """One server's rows as a file of tensors."""
-    layout = tensors.Layout.of(found)
-    filled = [found[one.name].contiguous() for one in layout.entries if one.end > one.begin]
-    plain = [one.numpy().data.cast("B") for one in filled]
-    return Disk().write(file, [layout.header, *plain])
 
 
 def _facts(table: _Table) -> dict[str, Any]:

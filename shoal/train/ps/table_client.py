@@ -21,7 +21,8 @@ from shoal.train.checkpoint import tensors
 from shoal.train.errors import PeerLost
 from shoal.train.ps.counterpart import DEFAULT_PATIENCE, PATIENCE
 from shoal.train.ps.rows import Rows, TableInfo
-from shoal.train.ps.table import SERVICE, write_part
+from shoal.train.ps.table import SERVICE
+from shoal.train.ps.table_snapshots import write_part
 from shoal.train.seeing import EXCHANGE, Seeing
 from shoal.train.wire.link import Link, Pending, Reply
 from shoal.train.world import Peer, World

@@ -21,7 +21,9 @@ from shoal.train.errors import BadModel, Disagreement, NotFinite, PeerLost
 from shoal.train.ps.rows import TableInfo
 from shoal.train.ps.table import SERVICE, TableService
 from shoal.train.ps.table_client import Local, Remote
+from shoal.train.ps.table_snapshots import TableSnapshots
 from shoal.train.seeing import Seeing
+from shoal.train.wire import host as wire
 from shoal.train.wire.host import Host
 from shoal.train.world import Peer, World
 
@@ -48,6 +50,34 @@ def remote(world: World, rank: int = 0, info: TableInfo = INFO) -> Remote:
 
 def ones(count: int) -> torch.Tensor:
     return torch.ones(count, 4)
+
+
+def test_a_table_of_a_lost_machine_comes_back_from_its_snapshot_and_takes_no_push_twice(tmp_path: Path) -> None:
+    rows, names = torch.tensor([3, 5]), ("lost", "new")
+    kept = [TableSnapshots(tmp_path / "snapshots", "server-0", "attempt", 3600.0) for _ in names]
+    services = [
+        TableService(tmp_path / name, 0, 1, parse("ps-async"), 1, snapshots=one)
+        for name, one in zip(names, kept, strict=True)
+    ]
+    caller = wire.Peer("worker-0", "127.0.0.1", 1)
+
+    def push(service: TableService, seq: int) -> dict[str, Any]:
+        payload = memoryview(bytearray(rows.numpy().tobytes() + ones(2).numpy().tobytes()))
+        meta = {"kind": "push", "table": "t", "seq": seq, "base": 0, "clock": seq, "hyper": {}}
+        return dict(service.handle(caller, meta, payload)[0])
+
+    opening = {"kind": "open", "table": INFO.to_json(), "worker": 0}
+    services[0].handle(caller, opening, memoryview(b""))
+    services[0].handle(caller, {"kind": "pull", "table": "t"}, rows.numpy().data.cast("B"))
+    push(services[0], 1)
+    push(services[0], 2)
+    kept[0].take()
+    push(services[0], 3)
+    told, _ = services[1].handle(caller, opening, memoryview(b""))
+    assert (told["version"], told["seq"], told["rows"]) == (2, 2, 2)
+    assert push(services[1], 2)["version"] == 2 and push(services[1], 3)["version"] == 3
+    values = services[1].handle(caller, {"kind": "pull", "table": "t"}, rows.numpy().data.cast("B"))[1][0]
+    assert torch.equal(torch.frombuffer(values, dtype=torch.float32), torch.full((8,), -3.0))
 
 
 @pytest.mark.parametrize("servers", [1, 3])
