@@ -45,9 +45,10 @@ class Synchroniser(Protocol):
         `state_dict()` is the user's. Raises Disagreement that names the first difference."""
         ...
 
-    def before_step(self, optimizer: Optimizer) -> None:
+    def before_step(self, optimizer: Optimizer, skipped: bool = False) -> None:
         """The gradients of the optimizer's parameters are final. What must not be stepped here is taken away
-        (`grad = None`) and given back in `after_step`."""
+        (`grad = None`) and given back in `after_step`. With `skipped` this worker takes no step: it shows the others
+        zeros, and nothing moves for its sake (momentum, counts of steps)."""
         ...
 
     def after_step(self, optimizer: Optimizer) -> None:

@@ -74,7 +74,7 @@ class Hooks:
         if overflow or not self._finite.allows(optimizer):
             self._hold(optimizer)
         if sync is not None:
-            sync.before_step(optimizer)
+            sync.before_step(optimizer, self._held is not None)
         for parameter, _ in self._held or ():
             parameter.grad = None  # the zeros were for the others: momentum must not move what is skipped here
         return changed

@@ -24,7 +24,7 @@ class Remembers:
         self.calls.append("attach")
         return model
 
-    def before_step(self, optimizer: Optimizer) -> None:
+    def before_step(self, optimizer: Optimizer, skipped: bool = False) -> None:
         self.calls.append("before")
         every = trained(optimizer)
         self.seen.append([None if one.grad is None else one.grad.clone() for one in every])

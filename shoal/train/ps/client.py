@@ -138,12 +138,17 @@ class Portion:
         return {one.part.server: one.version for one in self.servers}
 
     def push(
-        self, want: str = PARAMS, bases: Mapping[int, int] | None = None, recipe: Recipe | None = None
+        self,
+        want: str = PARAMS,
+        bases: Mapping[int, int] | None = None,
+        recipe: Recipe | None = None,
+        empty: bool = False,
     ) -> list[Outcome]:
         """Pushes the slot to every server and waits until this worker may go on. `bases` are the versions that it was
-        computed on; `recipe` is the optimizer as it is now; `want` says what the answer brings from afar."""
+        computed on; `recipe` is the optimizer as it is now; `want` says what the answer brings from afar; an `empty`
+        one stands for steps that were skipped."""
         based = self.versions if bases is None else bases
-        extra: Meta = {"want": want, **self._changes(recipe)}
+        extra: Meta = {"want": want, **({"heads": 0} if empty else {}), **self._changes(recipe)}
         with self._seeing.spending(EXCHANGE):
             self.parcels.seal()
         began = self._seeing.clock()

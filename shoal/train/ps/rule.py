@@ -38,15 +38,16 @@ class Rule:
 
     def push(self, worker: int, seq: int, base: int, clock: int = 0, heads: int = 1) -> list[Order]:
         """A gradient computed on version `base` is in the worker's slot, or the sum of those of so many `heads`; with
-        it the worker has finished `clock` iterations (0: one more than before). The answer may come with a later
-        event."""
+        it the worker has finished `clock` iterations (0: one more than before). No heads: a step that was skipped. The
+        answer may come with a later event."""
         if worker not in self.clocks:
             self.join(worker)
         if self._taken(worker, seq):
             return self._again(worker, seq)
         self._advance(worker, clock or self.clocks[worker] + 1)
         self.heads[worker] = heads
-        return self._new(Contribution(worker, seq, 1.0, max(0, self.version - base), self.clocks[worker]))
+        one = Contribution(worker, seq, 1.0, max(0, self.version - base), self.clocks[worker])
+        return self._new(one) if heads else self._nothing(one)
 
     def ask(self, worker: int, clock: int = 0) -> list[Order]:
         """Wants to read the parameters and go on, having finished `clock` iterations."""
@@ -75,6 +76,10 @@ class Rule:
     def _new(self, one: Contribution) -> list[Order]:
         """A push that was not taken before."""
         raise NotImplementedError
+
+    def _nothing(self, one: Contribution) -> list[Order]:
+        """A step that was skipped: no update comes of it."""
+        return self._drop(one)
 
     def _may_go(self, worker: int) -> bool:
         """Whether a worker that waits for nothing but the clock may go on."""

@@ -57,6 +57,10 @@ class Gathering(Rule):
         self._gathered[one.worker] = one  # the same push sent again finds its own place
         return self._released(one.worker)
 
+    def _nothing(self, one: Contribution) -> list[Order]:
+        """The others wait for it all the same, and count it as zeros."""
+        return self._new(one)
+
     def _may_go(self, worker: int) -> bool:
         return worker not in self._gathered
 
@@ -73,14 +77,18 @@ class Gathering(Rule):
         self._gathered.clear()
         for one in taken:
             self._waiting[one.worker] = Answer(one.worker, one.seq, one.tau)
-        return [self._update(taken), *self._let_go(by)]
+        if any(self.heads.get(one.worker, 1) for one in taken):
+            return [self._update(taken), *self._let_go(by)]
+        for one in taken:  # all have skipped: nothing moves
+            self.seqs[one.worker] = one.seq
+        return [*map(Drop, taken), *self._let_go(by)]
 
     def _enough(self) -> int:
         """How many distinct workers make an update."""
         raise NotImplementedError
 
     def _update(self, taken: Sequence[Contribution]) -> Apply:
-        return self._apply(taken, divisor=float(sum(self.heads.get(one.worker, 1) for one in taken)))
+        return self._apply(taken, divisor=float(sum(max(1, self.heads.get(one.worker, 1)) for one in taken)))
 
 
 class Sync(Gathering):

@@ -158,7 +158,7 @@ class ParameterService:
         served.berths.ready(worker)
         clock, changes = int(meta.get("clock") or 0), meta.get("changes") or None
         reads = meta.get("want") != "none"
-        heads = int(meta.get("heads") or 1)
+        heads = int(meta.get("heads", 1))
         granted = served.space.push(Push(worker, int(meta["seq"]), int(meta["base"]), clock, changes, reads, heads))
         return self._granted(served, peer, granted, str(meta.get("want") or "none"))
 

@@ -56,7 +56,7 @@ class Push:
     clock: int = 0
     changes: Changes | None = None
     reads: bool = True  # the parameters, when it is answered
-    heads: int = 1  # workers whose gradients it is the sum of
+    heads: int = 1  # workers whose gradients it is the sum of; 0 for a step that was skipped
 
 
 @dataclass

@@ -59,7 +59,7 @@ class AllReduce:
             self._ahead = Ahead(self._setting, group, model, self._steps, known, self._reducer, self._growth)
         return model
 
-    def before_step(self, optimizer: Optimizer) -> None:
+    def before_step(self, optimizer: Optimizer, skipped: bool = False) -> None:
         if self._ahead is not None:
             self._ahead.before_step()
         self._behind.settle(trained(optimizer), always=self._ahead is None)

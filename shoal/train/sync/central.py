@@ -59,10 +59,10 @@ class Centralised:
         self.needs_gradient = any(way.pushes_gradients for way in self._ways.values())
         return model
 
-    def before_step(self, optimizer: Optimizer) -> None:
+    def before_step(self, optimizer: Optimizer, skipped: bool = False) -> None:
         way = self._ways[id(optimizer)]
         way.ready(self._setting.world.rank == 0)
-        way.before()
+        way.before(skipped)
 
     def after_step(self, optimizer: Optimizer) -> None:
         self._ways[id(optimizer)].after()

@@ -90,10 +90,15 @@ class Shared(Portion):
         self._add_up()
 
     def push(
-        self, want: str = PARAMS, bases: Mapping[int, int] | None = None, recipe: Recipe | None = None
+        self,
+        want: str = PARAMS,
+        bases: Mapping[int, int] | None = None,
+        recipe: Recipe | None = None,
+        empty: bool = False,
     ) -> list[Outcome]:
+        empty = self._all_empty(empty)
         if self.speaks:
-            return super().push(want, bases, recipe)
+            return super().push(want, bases, recipe, empty)
         self._seeing.stale(0)
         return []
 
@@ -131,7 +136,7 @@ class Shared(Portion):
             self._heads -= 1
             if not self._heads:
                 return
-            super().push()
+            super().push(empty=self._all_empty(True))
             self._parted = False
             self.pull(scratch, pushed=True)
             self._parted = True
@@ -140,6 +145,12 @@ class Shared(Portion):
         self._group.all_reduce(self.slot.flat)
         self._heads = len(self._group.present)
         self.slot.taint()
+
+    def _all_empty(self, mine: bool) -> bool:
+        """Whether all of the crew have skipped this step."""
+        full = torch.tensor([0.0 if mine else 1.0])
+        self._group.all_reduce(full)
+        return not full.item()
 
     def _agree(self) -> None:
         """The servers compare what speakers say; the optimizers of the others are compared here."""
@@ -153,7 +164,7 @@ class Shared(Portion):
                 )
 
     def _push(self, one: Counterpart, extra: Meta) -> Outcome:
-        return super()._push(one, {**extra, "heads": self._heads})
+        return super()._push(one, {"heads": self._heads, **extra})
 
     def _slot_path(self) -> Path | None:
         return super()._slot_path() if self.speaks else None

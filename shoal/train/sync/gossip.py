@@ -50,7 +50,7 @@ class Gossip:
         hall.begin(setting.seeing)
         return model
 
-    def before_step(self, optimizer: Optimizer) -> None:
+    def before_step(self, optimizer: Optimizer, skipped: bool = False) -> None:
         """The step is this worker's own. With the first one it answers its neighbours: not before, because a checkpoint
         may be loaded until now, and what they gave would be lost in it."""
         space = self.spaces[id(optimizer)]

@@ -51,7 +51,7 @@ class LocalSGD:
         rounds.use({part.name: part for space in self.spaces.values() for part in space.parts()})
         return model
 
-    def before_step(self, optimizer: Optimizer) -> None:
+    def before_step(self, optimizer: Optimizer, skipped: bool = False) -> None:
         self.spaces[id(optimizer)].before_step()
 
     def after_step(self, optimizer: Optimizer) -> None:

@@ -23,7 +23,7 @@ class Native:
     def attach(self, model: nn.Module, optimizers: Sequence[Optimizer]) -> nn.Module:
         return model
 
-    def before_step(self, optimizer: Optimizer) -> None:
+    def before_step(self, optimizer: Optimizer, skipped: bool = False) -> None:
         pass
 
     def after_step(self, optimizer: Optimizer) -> None:

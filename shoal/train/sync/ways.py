@@ -49,8 +49,8 @@ class Way:
         self.portion.pull()
         self._marks = None
 
-    def before(self) -> None:
-        """The gradients are final."""
+    def before(self, skipped: bool = False) -> None:
+        """The gradients are final; or, `skipped`, all of them are zeros that stand for none."""
 
     def after(self) -> None:
         """The optimizer has stepped, with what it was left."""
@@ -84,6 +84,7 @@ class Intervals(Way):
         self._push_every, self._fetch_every = push, fetch
         self._steps = 0
         self._bases: dict[int, int] | None = None  # versions behind what lies in the slot; None while it holds nothing
+        self._empty = True  # nothing but skipped steps lies there
 
     def _begin_step(self) -> None:
         self._steps += 1
@@ -100,9 +101,10 @@ class Intervals(Way):
     def _fetches(self) -> bool:
         return self._steps % self._fetch_every == 0
 
-    def _push(self, recipe: Recipe | None = None) -> None:
-        self.portion.push(PARAMS if self._fetches else NOTHING, self._bases, recipe)
-        self._bases = None
+    def _push(self, recipe: Recipe | None = None, want: str = "") -> None:
+        want = want or (PARAMS if self._fetches else NOTHING)
+        self.portion.push(want, self._bases, recipe, empty=self._empty)
+        self._bases, self._empty = None, True
 
     @property
     def bytes_per_step(self) -> float:
@@ -120,8 +122,9 @@ class Stepped(Intervals):
         super().__init__(portion, optimizer, push, fetch)
         self._away: list[tuple[Tensor, Tensor]] = []  # parameters and their gradients, during the step
 
-    def before(self) -> None:
+    def before(self, skipped: bool = False) -> None:
         self._begin_step()
+        self._empty = self._empty and skipped
         if self._push_every == 1:
             self.portion.lay_gradients()
         else:
@@ -140,8 +143,7 @@ class Stepped(Intervals):
 
     def flush(self) -> None:
         if self._bases is not None:
-            self.portion.push(NOTHING, self._bases)
-            self._bases = None
+            self._push(want=NOTHING)
         self.portion.pull()
 
     def _take_away(self) -> None:
@@ -160,8 +162,9 @@ class Summed(Intervals):
         super().__init__(portion, optimizer, push, fetch)
         self._taken_off = False  # the slot holds the change so far, less the parameters
 
-    def before(self) -> None:
+    def before(self, skipped: bool = False) -> None:
         self._begin_step()
+        self._empty = self._empty and skipped
         if self._taken_off:
             return
         if self._push_every == 1:
@@ -181,8 +184,7 @@ class Summed(Intervals):
     def flush(self) -> None:
         if self._bases is not None:
             self._put_on()
-            self.portion.push(NOTHING, self._bases)
-            self._bases = None
+            self._push(want=NOTHING)
         self.portion.pull()
 
     def _put_on(self) -> None:
@@ -218,9 +220,9 @@ class Averaged(Way):
     def loaded(self) -> None:
         """Everybody has read the same parameters."""
 
-    def before(self) -> None:
+    def before(self, skipped: bool = False) -> None:
         self.portion.lay_gradients()
-        self.portion.push(PARAMS)
+        self.portion.push(PARAMS, empty=skipped)
         gradients = [_gradient(one) for one in self.portion.members]
         self.portion.pull(Landing(self.portion.layout, gradients), pushed=True)
 

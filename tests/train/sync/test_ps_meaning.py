@@ -149,6 +149,44 @@ def test_a_grad_scaler(far: bool, tmp_path: Path) -> None:
     check(script, tmp_path, far=far)
 
 
+def test_a_step_that_overflows_moves_nothing_not_even_by_momentum(far: bool, tmp_path: Path) -> None:
+    def script(bench: Bench) -> list[nn.Module]:
+        model = linear()
+        optimizer = sgd(model, momentum=0.5)
+        bench.wrap(model, optimizer)
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=1000)
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            much = float("inf") if step == 1 else 1.0
+            bench.backward(lambda rank, step=step: scaler.scale(loss_of(model, *batch(rank, step))) * much)  # type: ignore[misc]  # noqa: B023
+            scaler.step(optimizer)
+            scaler.update()
+        return [model]
+
+    check(script, tmp_path, far=far)
+
+
+@pytest.mark.parametrize("strategy", ["ps-async", "ps-ssp:staleness=2", "ps-softsync:c=1", "ps-async:push=2,fetch=2"])
+def test_a_worker_that_skips_moves_nothing_on_the_servers(strategy: str, tmp_path: Path) -> None:
+    with site(tmp_path, strategy, 1) as here:
+        worker, model = here.worker(0), linear()
+        optimizer = sgd(model, momentum=0.5)
+        worker.wrap(model, optimizer)
+        for step in range(2):
+            optimizer.zero_grad()
+            loss_of(model, *batch(0, step)).backward()
+            optimizer.step()
+        before = weights(model)
+        for _ in range(2):
+            for one in model.parameters():
+                one.grad = torch.zeros_like(one)
+            optimizer.found_inf = torch.ones(1)  # type: ignore[attr-defined]
+            optimizer.step()
+        assert same(weights(model), before)
+        worker.finish()
+        assert same(weights(model), before)
+
+
 def test_a_scheduler(far: bool, tmp_path: Path) -> None:
     def script(bench: Bench) -> list[nn.Module]:
         model = linear()
