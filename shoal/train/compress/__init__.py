@@ -17,7 +17,7 @@ from shoal.train.compress.powersgd import PowerSGD
 from shoal.train.compress.reduce import Gathered, Halved
 from shoal.train.compress.topk import TopK
 
-__all__ = ["Compressor", "Halves", "OneBit", "PowerSGD", "Reducer", "TopK", "make", "reducer"]
+__all__ = ["Compressor", "Halves", "OneBit", "PowerSGD", "Reducer", "TopK", "make", "reducer", "share"]
 
 
 def make(options: Mapping[str, Any]) -> Compressor | None:
@@ -32,6 +32,13 @@ def make(options: Mapping[str, Any]) -> Compressor | None:
     if name == "onebit":
         return OneBit()
     raise BadSpec(f"compress={name!r} has no form that one sender could use: choose fp16, bf16, topk or onebit")
+
+
+def share(options: Mapping[str, Any]) -> float:
+    """How much of what is squeezed travels, roughly, where that does not depend on shapes: of top-k's ratio each value
+    has its place beside it."""
+    shares = {"fp16": 0.5, "bf16": 0.5, "onebit": 1 / 32, "topk": 2 * float(options.get("ratio", 0.01))}
+    return min(1.0, shares.get(str(options.get("compress", "none")), 1.0))
 
 
 def reducer(options: Mapping[str, Any]) -> Reducer | None:

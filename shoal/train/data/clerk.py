@@ -83,10 +83,11 @@ class Clerk:
                 self._lose(peer.name)
             self._change.notify_all()
 
-    def until_left(self) -> None:
-        """Until nobody is connected any more. Ends with the last worker, however that ends."""
+    def until_left(self, patience: float) -> list[str]:
+        """Until nobody is connected any more, however that ends; who still is, when patience is over."""
         with self._change:
-            self._change.wait_for(lambda: not self._links)
+            self._change.wait_for(lambda: not self._links, patience)
+            return sorted(self._links)
 
     # -- the four questions, under the lock --------------------------------------------------------------------------
 
@@ -95,7 +96,8 @@ class Clerk:
         passes = self._ledgers.setdefault(feed, {})
         if meta.get("resumed") and peer.name != FIRST:
             # What is done is known to the checkpoint that holds the model, and that is the first worker's.
-            self._change.wait_for(lambda: wanted in passes or peer.number in self._gone, GRACE)
+            # Who comes late may find that pass over and forgotten.
+            self._change.wait_for(lambda: (bool(passes) and wanted <= max(passes)) or peer.number in self._gone, GRACE)
         if wanted not in passes and (not passes or wanted > max(passes)):
             passes[wanted] = Ledger.resumed(total, LARGEST, meta.get("done") or ())
             for old in [one for one in passes if one < wanted and passes[one].over]:

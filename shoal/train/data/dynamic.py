@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from shoal.train.data.shard import Shard
 
 PATIENCE = 60.0  # seconds for a lost clerk to come back
+NOTICE = 5.0  # seconds between two looks at who still needs the clerk
 _END = object()
 
 _log = logging.getLogger("shoal.train")
@@ -95,8 +96,9 @@ class Desk:
             self._link.close()
             self._link = None
         if self._own:
-            with self._seeing.waiting_for("the others, who still need the clerk"):
-                self._own.until_left()
+            with self._seeing.waiting_for("those who still need the clerk"):
+                while left := self._own.until_left(NOTICE):
+                    self._seeing.waiting = f"those who still need the clerk: {', '.join(left)}"
             self._own = None
 
     def _call(self, hand: Hand) -> Link:

@@ -13,23 +13,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.optim import Optimizer
 
 from shoal.train import process_group
-from shoal.train.api import Setting, State
+from shoal.train.api import Setting
 from shoal.train.errors import BadModel
 from shoal.train.partition import agree, mesh, whole
+from shoal.train.partition.dtensors import OverDTensors
 from shoal.train.partition.mesh import COPY, SHARD, Layout
 from shoal.train.unit import scalar
 
 MB = 1_000_000
 
 
-class Sharded:
+class Sharded(OverDTensors):
     """The partition of one call of `wrap`."""
+
+    name = "fsdp"
 
     def __init__(self, setting: Setting) -> None:
         self._world, self._seeing, self._options = setting.world, setting.seeing, setting.options
@@ -73,30 +75,7 @@ class Sharded:
     def step(self, model: nn.Module, loss_fn: Callable[..., Tensor], inputs: Sequence[Any], target: Any) -> Tensor:
         with process_group.waiting("step of fsdp", process_group.others(self._world)):
             loss = scalar(loss_fn(model(*inputs), target), "run.step")
-            loss.backward()  # type: ignore[no-untyped-call]
-            mean = loss.detach().clone()
-            dist.all_reduce(mean)
-            return mean / self._world.size
-
-    def model_state(self, model: nn.Module) -> Mapping[str, Tensor]:
-        with process_group.waiting("state_dict of fsdp", process_group.others(self._world)):
-            return dict(model.state_dict())
-
-    def state(self) -> State:
-        assert self._model is not None
-        with process_group.waiting("optimizer state of fsdp", process_group.others(self._world)):
-            return whole.export(self._optimizers, self._known)
-
-    def load(self, model_state: Mapping[str, Tensor], state: State) -> None:
-        assert self._model is not None
-        self._model.load_state_dict(dict(model_state))
-        if state:
-            whole.restore(self._optimizers, self._known, state)
-
-    def finish(self) -> None:
-        if self._model is not None:
-            self._model = None
-            process_group.leave()
+            return self._backward(loss)
 
     def facts(self) -> Mapping[str, Any]:
         parts = self._layout.size(SHARD)

@@ -26,10 +26,11 @@ from torch.optim import Optimizer
 
 from shoal.catalogue import nearest
 from shoal.train import process_group
-from shoal.train.api import Setting, State
+from shoal.train.api import Setting
 from shoal.train.errors import BadModel
 from shoal.train.partition import agree, mesh, plans, styles, whole
 from shoal.train.partition.copies import AfterBackward, average
+from shoal.train.partition.dtensors import OverDTensors
 from shoal.train.partition.fsdp import blocks, give_back
 from shoal.train.partition.mesh import COPY, PART, Layout
 from shoal.train.unit import scalar
@@ -37,8 +38,10 @@ from shoal.train.unit import scalar
 _log = logging.getLogger("shoal.train")
 
 
-class TensorParallel:
+class TensorParallel(OverDTensors):
     """The partition of one call of `wrap`."""
+
+    name = "tensor"
 
     def __init__(self, setting: Setting) -> None:
         self._world, self._seeing, self._options = setting.world, setting.seeing, setting.options
@@ -144,31 +147,12 @@ class TensorParallel:
                 self._checked = True
                 agree.same_batch([*inputs, target], self._beside, self._group)
             loss = scalar(styles.plain(loss_fn(model(*inputs), target)), "run.step")
-            loss.backward()  # type: ignore[no-untyped-call]
-            mean = loss.detach().clone()
-            dist.all_reduce(mean)
-            return mean / self._world.size
-
-    def model_state(self, model: nn.Module) -> Mapping[str, Tensor]:
-        with process_group.waiting("state_dict of tensor", process_group.others(self._world)):
-            return dict(model.state_dict())
-
-    def state(self) -> State:
-        assert self._model is not None
-        with process_group.waiting("optimizer state of tensor", process_group.others(self._world)):
-            return whole.export(self._optimizers, self._known)
-
-    def load(self, model_state: Mapping[str, Tensor], state: State) -> None:
-        assert self._model is not None
-        self._model.load_state_dict(dict(model_state))
-        if state:
-            whole.restore(self._optimizers, self._known, state)
+            return self._backward(loss)
 
     def finish(self) -> None:
         if self._model is not None:
-            self._model = None
             self._open.close()
-            process_group.leave()
+        super().finish()
 
     def facts(self) -> Mapping[str, Any]:
         return {

@@ -229,6 +229,10 @@ class Portion:
             return {}
         changes = recipe.changes(self._told)
         self._told = recipe
+        if any(one.older for one in self.servers):
+            changes = recipe.everything()
+            for one in self.servers:
+                one.older = False
         return {"changes": changes} if changes else {}
 
     def _initial(self, part: Part) -> Buffer:

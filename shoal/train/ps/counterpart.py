@@ -65,6 +65,7 @@ class Counterpart:
         self.version = 0  # of the parameters last read
         self.joined_at = 0  # the version found at the first hello: 0 while nobody had pushed
         self.filled = False  # what is to be pushed lies in the server's slot already
+        self.older = False  # it came back with an older state, and perhaps with older hyperparameters
         self.reader: Reader | None = None  # of a server of this node
         self._world, self._greeting, self._initial, self._waiting = world, greeting, initial, waiting
         self._patience = float(world.variables.get(PATIENCE, DEFAULT_PATIENCE))
@@ -205,6 +206,7 @@ class Counterpart:
             raise PeerLost(f"the link to {self.peer.name} was closed here; nothing more is asked", [self.peer.name])
         told = self._meet()
         self._taken = int(told["last_seq"])
+        self.older = self.older or bool(told["lost"])
         fate = "was taken" if self._taken >= self.seq else "is sent again"
         _log.warning("%s is back, at version %s; push %d %s", self.peer.name, told["version"], self.seq, fate)
 

@@ -55,6 +55,10 @@ class Recipe:
                 found[str(index)] = differing
         return found
 
+    def everything(self) -> Changes:
+        """All values, for who may know others."""
+        return {str(index): dict(group) for index, group in enumerate(self.groups)}
+
     def changed(self, changes: Changes) -> Recipe:
         """The recipe after changes that were found elsewhere. BadOptimizer where it has no such group or value."""
         groups = [dict(group) for group in self.groups]

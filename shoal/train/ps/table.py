@@ -10,7 +10,7 @@ Messages of the service "table", by meta["kind"]:
     save   {table, folder}                 → {file, rows, bytes}
     load   {table, folder}                 → {rows, version}; nothing is loaded over rows that were trained already
     loaded {table, folder}                 → {}, once that folder was loaded here
-    status {}                              → {tables: {name: {rows, bytes, dropped, evicted, version}}}
+    status {}                              → {tables: {name: {rows, bytes, dropped, evicted, version, waits}}}
     leave  {}                              → {}
 """
 
@@ -39,6 +39,7 @@ from shoal.train.ps.rules import Answer, Apply, Order
 from shoal.train.ps.table_snapshots import TableSnapshots, with_seqs, write_part
 from shoal.train.wire.frames import Buffer, Meta
 from shoal.train.wire.host import Peer
+from shoal.train.world import WORKER
 
 SERVICE = "table"
 LOAD_PATIENCE = 600.0  # seconds for the first worker to load a checkpoint
@@ -284,7 +285,11 @@ class TableService:
 
 
 def _facts(table: _Table) -> dict[str, Any]:
-    return {**table.rows.facts, "version": table.rows.version}
+    with table.changed:
+        waits = {
+            f"{WORKER}-{one}": [f"{WORKER}-{other}" for other in others] for one, others in table.rule.waits().items()
+        }
+        return {**table.rows.facts, "version": table.rows.version, "waits": waits}
 
 
 def _unpack(meta: Meta, payload: memoryview, dim: int) -> _Push:

@@ -11,6 +11,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,8 +19,8 @@ import torch
 from torch import Tensor
 
 from shoal.train.checkpoint import tensors
-from shoal.train.errors import PeerLost
-from shoal.train.ps.counterpart import DEFAULT_PATIENCE, PATIENCE
+from shoal.train.errors import PeerLost, WaitedTooLong
+from shoal.train.ps.counterpart import DEFAULT_PATIENCE, NOTICE, PATIENCE
 from shoal.train.ps.rows import Rows, TableInfo
 from shoal.train.ps.table import SERVICE
 from shoal.train.ps.table_snapshots import write_part
@@ -142,20 +143,38 @@ class Remote:
         while True:
             try:
                 if pending is not None:
+                    while not pending.ready(NOTICE):
+                        self._name(server)
                     return pending.wait()
                 self._links[server] = self._connect(self._world.servers[server], until - time.monotonic())
                 meta, payload, into = ask
-                return self._links[server].ask(meta, payload, into)
+                pending = self._links[server].begin(meta, payload, into)
             except PeerLost:
                 pending = None
                 if time.monotonic() > until:
                     raise
 
-    def _connect(self, peer: Peer, deadline: float) -> Link:
-        link = Link.open(
+    def _name(self, server: int) -> None:
+        """Who is waited for, as the server knows it; asked over a link of its own, because the other one waits."""
+        peer, missing = self._world.servers[server], ""
+        with suppress(PeerLost, WaitedTooLong):
+            link = self._call(peer, NOTICE)
+            try:
+                told = link.begin({"kind": "status"}).wait(NOTICE).meta["tables"][self.info.name]
+                missing = ", ".join(told["waits"].get(self._world.me, ()))
+            finally:
+                link.close()
+        if self._seeing.waiting:
+            self._seeing.waiting = f"{self._seeing.waiting.partition(': ')[0]}: {missing or peer.name}"
+
+    def _call(self, peer: Peer, deadline: float) -> Link:
+        return Link.open(
             peer.host, peer.port, self._world.secret, service=SERVICE, me=self._world.me, peer=peer.name,
             deadline=max(1.0, deadline),
         )  # fmt: skip
+
+    def _connect(self, peer: Peer, deadline: float) -> Link:
+        link = self._call(peer, deadline)
         told = link.ask(
             {"kind": "open", "table": self.info.to_json(), "worker": self._world.rank, "clock": self._clock}
         ).meta

@@ -102,12 +102,9 @@ class AllReduce:
         }
 
     def _share(self) -> float:
-        """How much of a gradient travels, roughly: of top-k's ratio each value has its place beside it."""
+        """How much of a gradient travels."""
         options = self._setting.options
-        shares = {"fp16": 0.5, "bf16": 0.5, "onebit": 1 / 32, "topk": 2 * float(options.get("ratio", 0.01))}
-        if options["compress"] == "powersgd":
-            return self._thin()
-        return min(1.0, shares.get(str(options["compress"]), 1.0))
+        return self._thin() if options["compress"] == "powersgd" else compress.share(options)
 
     def _thin(self) -> float:
         """PowerSGD sends two thin matrices for a wide one."""

@@ -13,6 +13,7 @@ from typing import Any
 from torch import nn
 from torch.optim import LBFGS, Optimizer
 
+from shoal.train import compress
 from shoal.train.api import Setting, State
 from shoal.train.errors import BadModel, BadOptimizer
 from shoal.train.ps.applier import ADD
@@ -123,7 +124,7 @@ class Centralised:
         return {
             "learning_rate": self._learning_rate(),
             "staleness": self._staleness(),
-            "bytes_per_step": round(sum(way.bytes_per_step for way in self._ways.values())),
+            "bytes_per_step": round(sum(way.bytes_per_step for way in self._ways.values()) * self._sent()),
             "buffers": self._rest,
             "optimizer": ", ".join(self._stepper(way) for way in self._ways.values()),
             "servers": f"{len(self._setting.world.servers)}, the fullest with {worst:.3f} of the mean",
@@ -131,6 +132,11 @@ class Centralised:
             "numbers": f"{', '.join(sorted({one.layout.dtype for one in portions}))} on the way and on the servers",
             "unused": "a parameter without a gradient counts as zero",
         }
+
+    def _sent(self) -> float:
+        """How much of what is pushed travels; within a machine nothing is squeezed."""
+        near = all(portion.servers.near for portion in (way.portion for way in self._ways.values()))
+        return 1.0 if near else compress.share(self._options)
 
     # -- what strategies say of themselves
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from shoal.train import compress
 from shoal.train.gossip.mesh import Mesh
 from shoal.train.gossip.space import Space
 from shoal.train.gossip.start import Hall
@@ -97,7 +98,9 @@ class Gossip:
         return {
             "learning_rate": "yours, unscaled: each worker steps with its own batch",
             "staleness": "about one exchange: gradients are of the values before the last one",
-            "bytes_per_step": round(_sends(options, world.rank, world.size) * moved / options["every"]),
+            "bytes_per_step": round(
+                _sends(options, world.rank, world.size) * moved * compress.share(options) / options["every"]
+            ),
             "buffers": "numbers are averaged like parameters; integers and switches stay each worker's own",
             "neighbours": _told(options, world.rank, world.size),
         }

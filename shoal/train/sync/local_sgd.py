@@ -84,7 +84,7 @@ class LocalSGD:
         return {
             "learning_rate": "yours, unscaled: each worker steps with its own batch",
             "staleness": f"none; replicas drift apart for up to {every} steps",
-            "bytes_per_step": round(2 * (size - 1) / max(1, size) * moved / every),
+            "bytes_per_step": round(2 * (size - 1) / max(1, size) * moved * compress.share(self.options) / every),
             "buffers": POLICY,
             "rounds": _told(self.options),
         }

@@ -15,7 +15,7 @@ from shoal.train.ps.client import Named, Portion, Terms
 from shoal.train.ps.recipe import Recipe
 from shoal.train.sync import alike
 from shoal.train.sync.central import Centralised
-from shoal.train.sync.crew import Shared, crew
+from shoal.train.sync.mates import Shared, mates
 from shoal.train.sync.ways import Averaged, Stepped, Summed, Way
 
 _SCALES = {
@@ -31,7 +31,7 @@ class Sync(Centralised):
 
     name = "ps-sync"
     own = Averaged
-    _crew: SharedGroup | None = None
+    _mates: SharedGroup | None = None
 
     def _check(self, optimizers: Sequence[Optimizer], recipes: Sequence[Recipe | None]) -> None:
         super()._check(optimizers, recipes)
@@ -44,36 +44,36 @@ class Sync(Centralised):
 
     def attach(self, model: nn.Module, optimizers: Sequence[Optimizer]) -> nn.Module:
         if not self._options["backup"]:  # a backup worker is one whose own push comes too late
-            self._crew = crew(self._setting)
-        if self._crew is None:
+            self._mates = mates(self._setting)
+        if self._mates is None:
             return super().attach(model, optimizers)
         try:
-            alike.agree(model, optimizers, self._crew)
+            alike.agree(model, optimizers, self._mates)
             return super().attach(model, optimizers)
         except BaseException:
-            self._crew.leave()
+            self._mates.leave()
             raise
 
     def finish(self) -> None:
-        if self._crew is not None and not self._finished:
+        if self._mates is not None and not self._finished:
             shared = [way.portion for way in self._ways.values() if isinstance(way.portion, Shared)]
             for one in shared:
                 one.part()
             if len(shared) == 1 and shared[0].speaks:  # with several optimizers it is not known whose step is next
                 shared[0].go_on()
-            self._crew.leave()
+            self._mates.leave()
         super().finish()
 
     def facts(self) -> Mapping[str, Any]:
         facts = super().facts()
-        if self._crew is None:
+        if self._mates is None:
             return facts
-        return {**facts, "transport": f"{facts['transport']}; {self._crew.size} workers of this machine push as one"}
+        return {**facts, "transport": f"{facts['transport']}; {self._mates.size} workers of this machine push as one"}
 
     def _portion(self, space: str, found: Sequence[Named], terms: Terms) -> Portion:
-        if self._crew is None:
+        if self._mates is None:
             return super()._portion(space, found, terms)
-        return Shared(self._setting, space, found, terms, self._crew)
+        return Shared(self._setting, space, found, terms, self._mates)
 
     def _learning_rate(self) -> str:
         return "the servers apply the mean over workers; nobody scales it"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -18,6 +19,7 @@ from shoal.strategy import parse
 from shoal.train.api import Setting
 from shoal.train.embedding import Embedding, Tables
 from shoal.train.errors import BadModel, Disagreement, NotFinite, PeerLost
+from shoal.train.ps import table_client
 from shoal.train.ps.rows import TableInfo
 from shoal.train.ps.table import SERVICE, TableService
 from shoal.train.ps.table_client import Local, Remote
@@ -158,6 +160,21 @@ def test_a_server_that_comes_back_has_its_rows_and_takes_no_push_twice(tmp_path:
         again._seq = 0
         again.push(torch.tensor([1]), ones(1), {})  # the answer to it was lost: it is sent once more
         assert torch.equal(again.pull(torch.tensor([1]), training=False), -ones(1))
+
+
+def test_a_wait_for_a_table_names_who_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_client, "NOTICE", 0.01)
+    with serving(tmp_path, "ps-sync") as world:
+        first, second = remote(world), remote(world, 1)
+        pushing = threading.Thread(target=first.push, args=(torch.tensor([1]), ones(1), {}), daemon=True)
+        pushing.start()
+        until = time.monotonic() + 30
+        while not first._seeing.waiting.endswith("step 1: worker-1") and time.monotonic() < until:
+            time.sleep(0.01)
+        assert first._seeing.waiting == "table 't', step 1: worker-1"
+        second.push(torch.tensor([1]), ones(1), {})
+        pushing.join(30)
+        assert not pushing.is_alive()
 
 
 def test_saved_by_three_servers_and_read_by_two(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
-"""Workers of one machine that push as one: their gradients are added up in shared memory, the first of them takes the
-sum to the servers, and what it reads there all of them read from it. So a machine crosses the network once, however
-many workers it has.
+"""Workers of one machine that push as one (*mates*): their gradients are added up in shared memory, the first of them
+takes the sum to the servers, and what it reads there all of them read from it. So a machine crosses the network once,
+however many workers it has.
 
-A push says how many it speaks for, and the servers divide by all of those. The servers know the speakers only: a worker
-of the crew that ends in good order is one less to speak for; when one dies the others cannot go on, as in all-reduce.
+A push says how many it speaks for, and the servers divide by all of those. The servers know the speakers only: a mate
+that ends in good order is one less to speak for; when one dies the others cannot go on, as in all-reduce.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from shoal.train.world import Peer, World
 _log = logging.getLogger("shoal.train")
 
 
-def crew(setting: Setting) -> SharedGroup | None:
+def mates(setting: Setting) -> SharedGroup | None:
     """Those of this machine, met; None where each pushes for itself: it is the only one here, or all servers are here
     too and nothing crosses a network, or memory is short. Collective on the machine."""
     world, mine = setting.world, here(setting.world)
     if world.shared is None or not usable() or len(mine) == 1 or all(world.is_here(one) for one in world.servers):
         return None
     try:
-        return choose.on_machine(world, mine, setting.seeing, f"crew-{setting.unit}")
+        return choose.on_machine(world, mine, setting.seeing, f"mates-{setting.unit}")
     except NoRoom as short:
         _log.warning("%s; every worker of this machine pushes for itself, which is slower", short.message)
         return None
@@ -50,7 +50,7 @@ def here(world: World) -> list[int]:
 
 
 class Shared(Portion):
-    """What one optimizer of a crew exchanges. Every call is collective among those that have not left."""
+    """What one optimizer of all mates exchanges. Every call is collective among those that have not left."""
 
     ahead = False  # the sum of a gradient is known when all have theirs
 
@@ -147,7 +147,7 @@ class Shared(Portion):
         self.slot.taint()
 
     def _all_empty(self, mine: bool) -> bool:
-        """Whether all of the crew have skipped this step."""
+        """Whether all mates have skipped this step."""
         full = torch.tensor([0.0 if mine else 1.0])
         self._group.all_reduce(full)
         return not full.item()

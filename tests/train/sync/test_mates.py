@@ -68,7 +68,7 @@ def test_a_machine_crosses_the_network_once_and_everyone_counts_once(kind: str) 
     assert 8 * PARAMETERS < told[2]["sent"] < 9 * PARAMETERS
 
 
-def test_a_killed_server_loses_and_doubles_nothing_of_a_crew() -> None:
+def test_a_killed_server_loses_and_doubles_nothing_of_mates() -> None:
     def trouble(world: Running) -> None:
         world.wait_for("worker-3", r"^step 4$")
         server = int(re.findall(r"process (\d+) serves", world.said("server-0", "err"))[-1])
@@ -81,7 +81,7 @@ def test_a_killed_server_loses_and_doubles_nothing_of_a_crew() -> None:
         assert told["least"] == told["most"] == expected(8)
 
 
-def test_nobody_waits_for_a_crew_that_lost_one() -> None:
+def test_nobody_waits_for_mates_that_lost_one() -> None:
     def trouble(world: Running) -> None:
         world.wait_for("worker-3", r"^step 4$")
         world.kill("worker-3")
@@ -96,7 +96,7 @@ def test_nobody_waits_for_a_crew_that_lost_one() -> None:
 
 
 @pytest.mark.timeout(300)
-def test_a_crew_keeps_what_every_strategy_must(tmp_path: Path) -> None:
+def test_mates_keep_what_every_strategy_must(tmp_path: Path) -> None:
     for phase, last in (("first", "second"), ("again", "leaves")):
         result = run_world(
             SCRIPT, 4, 2, "ps-sync:nan=skip", nodes=2, folder=tmp_path, args=[phase], timeout=150
