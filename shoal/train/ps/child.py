@@ -154,8 +154,9 @@ class Serving:
         if any(peer.name.startswith(WORKER) for peer in self.host.peers()):
             self._idle_since = time.monotonic()
             return False
-        workers = {name for name in self.host.seen if name.startswith(WORKER)}
-        politely = workers == {f"{WORKER}-{one}" for one in self._parameters.departed}
+        silent = {f"{WORKER}-{one}" for one in self._parameters.spoken_for}
+        workers = silent | {name for name in self.host.seen if name.startswith(WORKER)}
+        politely = workers == silent | {f"{WORKER}-{one}" for one in self._parameters.departed}
         idle = time.monotonic() - self._idle_since > (REJOIN if self._again else IDLE)
         if len(workers) >= self._until_left and (politely or idle):
             _log.info("%s: all %d workers have left", self.place.name, len(workers))

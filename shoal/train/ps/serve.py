@@ -52,6 +52,7 @@ class ParameterService:
     def __init__(self, place: Place, drop: Callable[[int], None] = lambda number: None) -> None:
         self.place = place
         self.departed: set[int] = set()  # workers that left in good order, from all that they had joined
+        self.spoken_for: set[int] = set()  # workers that never call: another of their machine does it for them
         self._drop = drop
         self._copies = Copies(place)
         self.all = Spaces(place, self._copies)
@@ -131,6 +132,7 @@ class ParameterService:
             self._drop(number)
         self.departed.discard(worker)
         for other in meta.get("speaks_for") or ():
+            self.spoken_for.add(int(other))
             served.space.leave(int(other), f"{peer.name} speaks for it")
         return served.welcome(worker, meta), ()
 

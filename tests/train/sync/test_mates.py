@@ -12,7 +12,7 @@ import pytest
 
 from shoal.train.ps.orders import Apply
 from shoal.train.ps.rules import Sync
-from tests.train.support import Running, run_world
+from tests.train.support import Running, open_world, run_world
 from tests.train.test_conformance import SCRIPT, passed
 
 pytestmark = pytest.mark.real
@@ -110,3 +110,13 @@ def test_the_servers_divide_by_all_who_are_spoken_for() -> None:
     assert not any(isinstance(order, Apply) for order in rule.push(0, 1, 0, heads=2))
     (update,) = [order for order in rule.push(1, 1, 0) if isinstance(order, Apply)]
     assert update.divisor == 3
+
+
+def test_a_server_that_ends_with_the_workers_does_not_wait_for_those_who_are_spoken_for() -> None:
+    with open_world(COUNT, 4, 1, "ps-sync", nodes=2, args=["sgd", "even"]) as world:
+        world.commands["server-0"] += ["--until-left", "4"]
+        for name in world.commands:
+            world.start(name)
+        world.wait()
+        world.wait(["server-0"], timeout=30)
+        assert "all 4 workers have left" in world.said("server-0", "err")
