@@ -1,17 +1,14 @@
-"""All that is kept of a server elsewhere: checkpoints when asked, snapshots on disk, a replica on the next server."""
+"""All that is kept of a server elsewhere: snapshots on disk, a replica on the next server."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from pathlib import Path
 
-from shoal.train.errors import BadCheckpoint
 from shoal.train.ps import replica, snapshot
 from shoal.train.ps.place import Place
 from shoal.train.ps.served import Served
 from shoal.train.ps.shard import Dump
-from shoal.train.ps.snapshot import Snapshots, attempt_of
+from shoal.train.ps.snapshot import Snapshots
 from shoal.train.wire.frames import Meta
 
 _log = logging.getLogger("shoal.train")
@@ -65,25 +62,6 @@ class Copies:
         for forwarder in self._forwarders.values():
             forwarder.close()
         self._snapshots.close()
-
-    def save(self, folder: str, spaces: Mapping[str, Served]) -> Meta:
-        """The state of these spaces as one file in the folder."""
-        path = Path(folder) / snapshot.part_name(self._place.index, len(self._place.servers))
-        dumps = {name: served.freeze() for name, served in spaces.items()}
-        facts = snapshot.write(path, dumps, attempt_of(self._place))
-        versions = {name: dump.meta["version"] for name, dump in dumps.items()}
-        return {"kind": "ok", "file": path.name, "bytes": facts.bytes, "sha256": facts.sha256, "versions": versions}
-
-    def load(self, folder: str, spaces: Mapping[str, Served]) -> Meta:
-        """The opposite, from the files of all servers there were."""
-        found = snapshot.read_parts(Path(folder))
-        for name, served in spaces.items():
-            if name not in found:
-                raise BadCheckpoint(
-                    f"the checkpoint in {folder} has no space {name!r}, only {', '.join(found)}; wrap the same models"
-                )
-            served.load(found[name])
-        return {"kind": "ok", "versions": {name: served.shard.version for name, served in spaces.items()}}
 
     def status(self, name: str) -> Meta:
         forwarder, told = self._forwarders.get(name), {}

@@ -7,10 +7,8 @@
     push    {space, seq, base, clock, changes, want} + the slot, when remote
             → {version, staleness, dropped, waited_for} + what was wanted, when remote
     pull    {space, clock, begin, count}, with a clock it waits as the rule says
-            → {version, loads} + parameters; `loads` counts init again, load and take
+            → {version, loads} + parameters; `loads` counts init again and take
     leave   {space}                                                  → {}
-    save    {folder, space}, without a space all                     → {file, bytes, sha256, versions}
-    load    {folder, space}                                          → {versions}
     dump    {space}                                                  → {dumps} + their tensors
     take    {space, dumps} of all servers there were + their tensors → {version}
     status  {}                                                       → {server, spaces}
@@ -65,8 +63,6 @@ class ParameterService:
             "push": self._push,
             "pull": self._pull,
             "leave": self._leave,
-            "save": self._save,
-            "load": self._load,
             "dump": self._dump,
             "take": self._take,
             "status": self._status,
@@ -201,12 +197,6 @@ class ParameterService:
             self.departed.add(worker)
         return {"kind": "ok"}, ()
 
-    def _save(self, _peer: Peer, meta: Meta, _payload: memoryview) -> Answer:
-        return self._copies.save(str(meta["folder"]), self._asked(meta)), ()
-
-    def _load(self, _peer: Peer, meta: Meta, _payload: memoryview) -> Answer:
-        return self._copies.load(str(meta["folder"]), self._asked(meta)), ()
-
     def _dump(self, _peer: Peer, meta: Meta, _payload: memoryview) -> Answer:
         described, buffers = packed([self._served(meta).freeze()])
         return {"kind": "ok", "dumps": described}, buffers
@@ -222,9 +212,6 @@ class ParameterService:
 
     def _served(self, meta: Meta) -> Served:
         return self.all.find(meta.get("space"))
-
-    def _asked(self, meta: Meta) -> dict[str, Served]:
-        return {str(meta["space"]): self._served(meta)} if meta.get("space") is not None else self.spaces()
 
 
 def worker_of(peer: Peer) -> int:

@@ -1,4 +1,4 @@
-"""The state of a server as one file of tensors: written for checkpoints when asked, and by itself every so often.
+"""The state of a server as one file of tensors, written by itself every so often.
 
 A file holds the dumps of some spaces; a dump names its layout, so another number of servers can read it. Training
 waits for the copy to memory only, the rest is written beside it. A snapshot is good for the attempt that wrote it:
@@ -68,22 +68,6 @@ def write(path: Path, dumps: Mapping[str, Dump], attempt: str) -> Facts:
 def attempt_of(place: Place) -> str:
     """A mark of the attempt that does not tell its secret."""
     return hashlib.sha256(b"attempt " + place.secret).hexdigest()[:16]
-
-
-def part_name(index: int, servers: int) -> str:
-    return f"ps-{index}-of-{servers}{tensors.SUFFIX}"
-
-
-def read_parts(folder: Path) -> dict[str, list[Dump]]:
-    """The dumps of all servers in a checkpoint, by space. BadCheckpoint where there are none."""
-    files = sorted(folder.glob(f"ps-*-of-*{tensors.SUFFIX}"))
-    if not files:
-        raise BadCheckpoint(f"there is no server's state in {folder}; load the folder that was saved to")
-    found: dict[str, list[Dump]] = {}
-    for path in files:
-        for space, dump in unpack(path)[1].items():
-            found.setdefault(space, []).append(dump)
-    return found
 
 
 class Snapshots:

@@ -1,4 +1,4 @@
-"""What is kept of a server elsewhere: checkpoints for another number of servers, snapshots, replicas handed back."""
+"""What is kept of a server elsewhere: snapshots, replicas handed back."""
 
 from __future__ import annotations
 
@@ -6,22 +6,16 @@ import shutil
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from shoal.train.checkpoint.disk import facts
-from shoal.train.errors import BadCheckpoint
 from shoal.train.ps.place import Place
-from shoal.train.ps.recipe import Recipe
 from shoal.train.ps.serve import ParameterService
 from shoal.train.wire.host import Host
 from tests.train.ps.by_hand import Hand, all_equal, layout_of, place_of, serving
 from tests.train.ps.test_serve import wait_until
 from tests.train.support import free_ports
-
-ADAM = Recipe.of(torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))], lr=0.25))
 
 
 def places(tmp_path: Path, strategy: str, servers: int, workers: int = 1) -> list[Place]:
@@ -35,19 +29,16 @@ def places(tmp_path: Path, strategy: str, servers: int, workers: int = 1) -> lis
 class Gang:
     """One worker and some servers, each with a folder of its own."""
 
-    def __init__(self, stack: ExitStack, made: list[Place], count: int = 3000, **terms: Any) -> None:
+    def __init__(self, stack: ExitStack, made: list[Place], count: int = 3000) -> None:
         self.layout = layout_of(count, len(made))
         self.running: list[tuple[Host, ParameterService]] = [stack.enter_context(serving(place)) for place in made]
         self.hands = [Hand(place.shared, 0, self.layout, remote=True, server=place.index) for place in made]
         for hand, place in zip(self.hands, made, strict=True):
-            hand.hello(place.port, **terms)
+            hand.hello(place.port)
 
     def push(self, value: float) -> None:
         for hand in self.hands:
             hand.push(value)
-
-    def ask(self, kind: str, **meta: Any) -> list[dict[str, Any]]:
-        return [hand.link.ask({"kind": kind, **meta}).meta for hand in self.hands if hand.link]
 
     def values(self) -> torch.Tensor:
         """Of the parameters in their own order, whatever the layout."""
@@ -58,42 +49,6 @@ class Gang:
                 begin = piece.offset - hand.part.offset
                 out[piece.begin : piece.begin + piece.count] = read[begin : begin + piece.count]
         return out
-
-
-@pytest.mark.parametrize(("before", "after"), [(1, 1), (2, 1), (1, 3), (3, 2)])
-def test_what_some_servers_saved_another_number_goes_on_from(tmp_path: Path, before: int, after: int) -> None:
-    terms = {"recipe": ADAM.to_json()} if ADAM else {}
-    with ExitStack() as stack:
-        old = Gang(stack, places(tmp_path / "old", "ps-async", before), **terms)
-        for value in (1.0, 2.0, -1.0):
-            old.push(value)
-        saved = old.ask("save", folder=str(tmp_path / "saved"))
-        for told in saved:
-            path = tmp_path / "saved" / told["file"]
-            assert (path.stat().st_size, facts(path).sha256) == (told["bytes"], told["sha256"])
-        new = Gang(stack, places(tmp_path / "new", "ps-async", after), **terms)
-        assert [told["versions"] for told in new.ask("load", folder=str(tmp_path / "saved"))] == [{"0.0": 3}] * after
-        assert torch.equal(new.values(), old.values())
-        for value in (3.0, 1.0):
-            old.push(value)
-            new.push(value)
-        assert torch.equal(new.values(), old.values()), "the optimizer's state came along"
-
-
-def test_a_checkpoint_that_is_not_one_is_refused(tmp_path: Path) -> None:
-    with ExitStack() as stack:
-        gang = Gang(stack, places(tmp_path, "ps-async", 2))
-        gang.ask("save", folder=str(tmp_path / "saved"))
-        with pytest.raises(BadCheckpoint, match="no server's state"):
-            gang.ask("load", folder=str(tmp_path / "nowhere"))
-        (tmp_path / "saved" / "ps-1-of-2.safetensors").unlink()
-        with pytest.raises(BadCheckpoint, match="missing"):
-            gang.ask("load", folder=str(tmp_path / "saved"))
-        (tmp_path / "saved" / "ps-0-of-2.safetensors").write_bytes(b"x" * 100)
-        with pytest.raises(BadCheckpoint):
-            gang.ask("load", folder=str(tmp_path / "saved"))
-        gang.push(1.0)
-        assert all_equal(gang.hands[0].read(), gang.layout, 0, -1.0), "nothing was changed by what was refused"
 
 
 def test_a_lost_machine_comes_back_from_its_snapshot_and_says_what_is_lost(
