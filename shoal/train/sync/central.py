@@ -79,10 +79,11 @@ class Centralised:
             self._end(Portion.leave)
 
     def state(self) -> State:
-        """What the servers hold, from the first worker; what was squeezed out and not sent yet, from each."""
-        kept: dict[str, Any] = {"rank": self._setting.world.rank, "residuals": {}, "spaces": {}}
+        """What the servers hold, from the first worker; what each has squeezed out or added up and not sent yet."""
+        kept: dict[str, Any] = {"rank": self._setting.world.rank, "residuals": {}, "phases": {}, "spaces": {}}
         for way in self._ways.values():
             portion = way.portion
+            kept["phases"][portion.space] = way.phase()
             if portion.squeezer is not None:
                 kept["residuals"][portion.space] = portion.squeezer.state()
             if way.kept and self._setting.world.rank == 0:
@@ -108,6 +109,9 @@ class Centralised:
             elif way.kept:
                 way.portion.await_load()
             way.loaded()
+            phase = state.get("phases", {}).get(way.portion.space) if own and way.portion.fresh else None
+            if phase:
+                way.resume(phase)
 
     def _give(self, way: Way, saved: Any) -> None:
         """The servers go on from the checkpoint; from its weights alone, where another strategy had made it."""

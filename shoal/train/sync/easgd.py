@@ -31,7 +31,7 @@ class Spring(Way):
 
     def __init__(self, portion: Portion, optimizer: Optimizer, every: int) -> None:
         super().__init__(portion, optimizer)
-        self._every, self._steps = every, 0
+        self._every = every
 
     def loaded(self) -> None:
         """The centre is as it was; the worker's own parameters were in its own part of the checkpoint."""

@@ -7,6 +7,9 @@ optimizer that a server can run, the others take any.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -29,6 +32,7 @@ class Way:
         self.portion, self.optimizer = portion, optimizer
         self._known = frozenset(id(one.tensor) for one in portion.members)
         self._marks: list[int] | None = None  # versions of the parameters when they were last read, before any step
+        self._steps = 0  # since the beginning, also before a restart
 
     def start(self) -> None:
         """The parameters as the servers have them."""
@@ -58,6 +62,14 @@ class Way:
     def flush(self) -> None:
         """No more steps: what was not pushed yet goes now."""
 
+    def phase(self) -> dict[str, Any]:
+        """For a checkpoint: where this worker stands between two exchanges."""
+        return {"steps": self._steps}
+
+    def resume(self, phase: Mapping[str, Any]) -> None:
+        """The opposite, after `loaded`."""
+        self._steps = int(phase["steps"])
+
     @property
     def bytes_per_step(self) -> float:
         return float(self.portion.layout.bytes)
@@ -82,9 +94,23 @@ class Intervals(Way):
     def __init__(self, portion: Portion, optimizer: Optimizer, push: int = 1, fetch: int = 1) -> None:
         super().__init__(portion, optimizer)
         self._push_every, self._fetch_every = push, fetch
-        self._steps = 0
         self._bases: dict[int, int] | None = None  # versions behind what lies in the slot; None while it holds nothing
         self._empty = True  # nothing but skipped steps lies there
+        self._taken_off = False  # the slot holds the change so far, less the parameters
+
+    def phase(self) -> dict[str, Any]:
+        """With what was added up and not pushed yet. (While the parameters are taken off, it makes no sense alone.)"""
+        phase = super().phase()
+        if self._bases is not None and not self._taken_off:
+            phase |= {"slot": self.portion.slot.flat.clone(), "servers": len(self.portion.servers)}
+        return phase
+
+    def resume(self, phase: Mapping[str, Any]) -> None:
+        super().resume(phase)
+        if "slot" in phase and phase["servers"] == len(self.portion.servers):  # else it lies in another order
+            self.portion.slot.flat.copy_(phase["slot"])
+            self.portion.slot.taint()
+            self._bases, self._empty = self.portion.versions, False
 
     def _begin_step(self) -> None:
         self._steps += 1
@@ -157,10 +183,6 @@ class Summed(Intervals):
 
     applier = ADD
     pushes_gradients = False
-
-    def __init__(self, portion: Portion, optimizer: Optimizer, push: int = 1, fetch: int = 1) -> None:
-        super().__init__(portion, optimizer, push, fetch)
-        self._taken_off = False  # the slot holds the change so far, less the parameters
 
     def before(self, skipped: bool = False) -> None:
         self._begin_step()

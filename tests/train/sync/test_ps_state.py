@@ -60,6 +60,33 @@ def test_training_goes_on_where_it_was(servers: tuple[int, int], name: str, tmp_
     assert same(result, expected)
 
 
+@pytest.mark.parametrize("strategy", ["ps-async:push=3", "ps-async:push=3,fetch=2", "easgd:every=3,alpha=0.25"])
+def test_what_was_added_up_and_not_pushed_yet_is_pushed_after_a_restart(strategy: str, tmp_path: Path) -> None:
+    def alone(here: Site, first: int, last: int, saved: Any = None) -> tuple[list[Tensor], Any]:
+        worker, model = here.worker(0), linear(seed=1 + first)
+        optimizer = torch.optim.SGD(model.parameters(), lr=2.0**-6)
+        worker.wrap(model, optimizer)
+        if saved:
+            model.load_state_dict(saved[0])
+            worker.sync.load(saved[1])
+        for step in range(first, last):
+            optimizer.zero_grad()
+            loss_of(model, *batch(0, step)).backward()
+            optimizer.step()
+        values = {key: value.clone() for key, value in model.state_dict().items()}
+        state = kept(worker.sync.state())
+        worker.finish()
+        return weights(model), (values, state)
+
+    with site(tmp_path / "whole", strategy, 1) as here:
+        expected, _ = alone(here, 0, 9)
+    with site(tmp_path / "first", strategy, 1) as here:
+        _, saved = alone(here, 0, 4)
+    with site(tmp_path / "second", strategy, 1) as here:
+        result, _ = alone(here, 4, 9, saved)
+    assert same(result, expected)
+
+
 def test_the_weights_of_another_strategys_checkpoint_are_taken(tmp_path: Path) -> None:
     with site(tmp_path, "ps-async", 1) as here:
         worker, model = here.worker(0), linear()
