@@ -31,6 +31,7 @@ from shoal import contract
 from shoal.contract import Member, Roster
 from shoal.errors import BadSpec
 from shoal.train.errors import TrainError, WaitedTooLong
+from shoal.train.wire.ports import free_ports
 from shoal.train.world import PORT, SERVER, WORKER, Peer, World, peers
 
 PATIENCE = 300.0  # seconds for all workers to come
@@ -157,7 +158,7 @@ class _Count:
 def _cards(world: World, store: Store) -> list[dict[str, Any]]:
     host = _address(world.variables["MASTER_ADDR"])
     mine = {
-        "node": machine(), "host": host, "port": free_port(host), "local": world.local_rank, "pid": os.getpid(),
+        "node": machine(), "host": host, "port": free_ports(1, host)[0], "local": world.local_rank, "pid": os.getpid(),
     }  # fmt: skip
     store.set(f"card-{world.rank}", json.dumps(mine))
     return [json.loads(_read(store, f"card-{rank}", f"worker-{rank}")) for rank in range(world.size)]
@@ -206,7 +207,7 @@ def _roster(world: World, store: Store, cards: list[dict[str, Any]], servers: in
     ]
     if servers:
         host, node = cards[0]["host"], cards[0]["node"]
-        ports = _agreed(store, "servers", world.rank == 0, lambda: [free_port(host) for _ in range(servers)])
+        ports = _agreed(store, "servers", world.rank == 0, lambda: free_ports(servers, host))
         members += [
             Member(f"server-{index}", SERVER, index, node, host, {PORT: port}, index)
             for index, port in enumerate(ports)
@@ -293,9 +294,3 @@ def _address(master: str) -> str:
             probe.connect(found[4])  # sends nothing
             return str(probe.getsockname()[0])
     return "127.0.0.1"
-
-
-def free_port(host: str) -> int:
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])

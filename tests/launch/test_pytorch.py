@@ -1,6 +1,5 @@
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from shoal.job.spec import parse
 from shoal.launch import Launcher
 from shoal.launch.conformance import LauncherContract, render
 from shoal.launch.pytorch import PyTorch
+from shoal.train.wire.ports import free_ports
 
 from .golden import check
 
@@ -146,9 +146,7 @@ def test_a_script_that_knows_nothing_of_us_finds_its_peers(workers: int, tmp_pat
     (tmp_path / "train.py").write_text(SUM)
     inherited = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     processes = rendered(nodes=min(2, workers), address="127.0.0.{}", workers=workers, environment=sys.executable)
-    with socket.socket() as reserved:
-        reserved.bind(("127.0.0.1", 0))
-        port = str(reserved.getsockname()[1])
+    port = str(free_ports(1)[0])
     ranks = [
         subprocess.Popen(p.argv, cwd=tmp_path, env={**inherited, **p.env, "MASTER_PORT": port}, stdout=subprocess.PIPE)
         for p in processes.values()

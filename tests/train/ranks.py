@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from shoal.strategy import parse
 from shoal.train.api import Setting
 from shoal.train.group.api import Group
-from shoal.train.meet import free_port
 from shoal.train.seeing import Seeing
+from shoal.train.wire.ports import free_ports
 from shoal.train.world import Peer, World
 
 T = TypeVar("T")
@@ -50,10 +50,7 @@ def run_ranks(ranks: int | Sequence[int], work: Callable[[int], T]) -> list[T]:
 def worlds(size: int, shared: Path | None = None, nodes: Sequence[str] | None = None) -> list[World]:
     """Worlds that know each other. With `shared`, members of one node share memory in a folder of that node's name."""
     where = list(nodes or ["here"] * size)
-    ports: set[int] = set()
-    while len(ports) < size:
-        ports.add(free_port("127.0.0.1"))
-    peers = tuple(Peer(f"worker-{k}", k, where[k], "127.0.0.1", port) for k, port in enumerate(sorted(ports)))
+    peers = tuple(Peer(f"worker-{k}", k, where[k], "127.0.0.1", port) for k, port in enumerate(free_ports(size)))
     folders = {node: shared / node for node in where} if shared else {}
     for folder in folders.values():
         folder.mkdir(exist_ok=True)

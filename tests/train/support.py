@@ -13,7 +13,6 @@ import re
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -27,6 +26,7 @@ from pathlib import Path
 from shoal import contract
 from shoal.contract import Member, Roster
 from shoal.strategy import parse
+from shoal.train.wire.ports import free_ports
 from shoal.train.world import PORT, SERVER, WORKER
 
 REPOSITORY = Path(__file__).parents[2]
@@ -232,18 +232,6 @@ def open_world(
     finally:
         running.close()
         shutil.rmtree(shared, ignore_errors=True)
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports nobody listens on now, all different."""
-    held = [socket.socket() for _ in range(count)]
-    try:
-        for one in held:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in held]
-    finally:
-        for one in held:
-            one.close()
 
 
 def _gang(

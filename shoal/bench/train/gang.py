@@ -9,7 +9,6 @@ import re
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from typing import Any
 
 from shoal import contract
 from shoal.contract import Member, Roster
+from shoal.train.wire.ports import free_ports
 
 LIMIT = 180.0  # seconds for one measurement
 GRACE = 10.0  # seconds a server has to end
@@ -118,17 +118,6 @@ def gang(
         made.close()
         shutil.rmtree(shared, ignore_errors=True)
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def free_ports(count: int) -> list[int]:
-    held = [socket.socket() for _ in range(count)]
-    try:
-        for one in held:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in held]
-    finally:
-        for one in held:
-            one.close()
 
 
 def _made(

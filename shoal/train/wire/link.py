@@ -28,6 +28,7 @@ DEADLINE = 30.0  # seconds to reach a peer and prove to it
 SILENCE = 30  # seconds after which a peer whose machine says nothing counts as lost
 BUFFERS = 4 << 20  # bytes the kernel may hold of a connection, each way
 FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.25  # seconds between two tries to connect
+BRIEF = 1.0  # seconds that may be too few for a busy peer to answer in
 ERROR = "error"
 FURTHER = "+"  # begins the name of a service that is a further socket of a link; its token follows
 
@@ -89,14 +90,17 @@ class Link:
         (nobody there) or WaitedTooLong (there, but silent). NotAllowed at once when a secret is wrong; UnknownName when
         the peer has no such service."""
         name, until = peer or f"{host}:{port}", time.monotonic() + deadline
-        tries = 0
+        tries, why = 0, OSError("there was no time to try")
         while True:
+            patience = max(until - time.monotonic(), 0.001)
             try:
-                return cls._try(host, port, secret, service, me, name, max(until - time.monotonic(), 0.001), sockets)
+                return cls._try(host, port, secret, service, me, name, patience, sockets)
             except NotAllowed as refused:
                 raise NotAllowed(f"{name} at {host}:{port}: {refused.message}") from refused
             except OSError as failed:
-                left, why = until - time.monotonic(), failed
+                left = until - time.monotonic()
+                if not (tries and patience < BRIEF and isinstance(failed, TimeoutError)):
+                    why = failed  # a last try that the deadline cut short says less than the one before
             if left <= 0:
                 _give_up(name, host, port, deadline, why)
             time.sleep(min(delay(tries, FIRST_PAUSE, LONGEST_PAUSE), left))

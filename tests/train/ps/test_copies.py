@@ -13,9 +13,9 @@ import torch
 from shoal.train.ps.place import Place
 from shoal.train.ps.serve import ParameterService
 from shoal.train.wire.host import Host
+from shoal.train.wire.ports import free_ports
 from tests.train.ps.by_hand import Hand, all_equal, layout_of, place_of, serving
 from tests.train.ps.test_serve import wait_until
-from tests.train.support import free_ports
 
 
 def places(tmp_path: Path, strategy: str, servers: int, workers: int = 1) -> list[Place]:

@@ -22,8 +22,8 @@ from shoal.train.ps.serve import ParameterService
 from shoal.train.seeing import Seeing
 from shoal.train.strategies import SYNCHRONISERS
 from shoal.train.wire.host import Host
+from shoal.train.wire.ports import free_ports
 from shoal.train.world import Peer, World
-from tests.train.support import free_ports
 
 T = TypeVar("T")
 SECRET = b"secret of the attempt"
