@@ -18,7 +18,7 @@ from shoal.bench.train.gang import gang
 INPUTS, OUTPUTS = 256, 10
 RATE = 0.01
 WARM_UP = 20  # steps
-COMPUTE = 0.05  # seconds that a batch takes in `slow`
+COMPUTE = 0.02  # seconds that a batch takes in `slow`
 LASTING = 6.0  # seconds of `slow`
 
 
