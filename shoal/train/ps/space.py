@@ -182,9 +182,9 @@ class Space:
         self._obey(self._rule.leave(worker))
         self.shard.remember(self._rule.clocks)
         if worker in before:
-            _log.info(
-                "space %s: %s left (%s); %d workers go on", self.name, _name(worker), why, len(self._rule.members)
-            )
+            count = len(self._rule.members)
+            rest = f"{count} workers go on" if count > 1 else "1 worker goes on" if count else "nobody is left"
+            _log.info("space %s: %s left (%s); %s", self.name, _name(worker), why, rest)
 
     def _push(self, push: Push, ticket: Ticket[Granted]) -> None:
         if self._rule is None and not self._recover():
