@@ -64,7 +64,7 @@ GOSSIP = """
         data = torch.Generator().manual_seed(run.rank)
         pause = threading.Event()
         print("began", flush=True)
-        left = 120  # steps, counted from when everybody is there: a latecomer drags the others back
+        left = 240  # steps, counted from when everybody is there: a latecomer drags the others back
         while left:
             left -= bool({go_on})
             inputs = torch.randn(16, 20, generator=data)
