@@ -109,6 +109,11 @@ class Seeing:
         finally:
             self.waiting = ""
 
+    def wait_is_for(self, who: str) -> None:
+        """The wait under way is for these: takes the place of what its name says behind the colon."""
+        if self.waiting:
+            self.waiting = f"{self.waiting.partition(': ')[0]}: {who}"
+
     def sent(self, count: int, received: int = 0) -> None:
         with self.lock:
             self.bytes_sent += count

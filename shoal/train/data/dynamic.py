@@ -98,7 +98,7 @@ class Desk:
         if self._own:
             with self._seeing.waiting_for("those who still need the clerk"):
                 while left := self._own.until_left(NOTICE):
-                    self._seeing.waiting = f"those who still need the clerk: {', '.join(left)}"
+                    self._seeing.wait_is_for(", ".join(left))
             self._own = None
 
     def _call(self, hand: Hand) -> Link:

@@ -75,7 +75,15 @@ class Portion:
         self.slot = self._make_slot(pinned)
         self.servers = Servers(
             [
-                Counterpart(self._world, peer, part, self._greeting(terms, peer), self._initial, self._waits, pinned)
+                Counterpart(
+                    self._world,
+                    peer,
+                    part,
+                    self._greeting(terms, peer),
+                    self._initial,
+                    self._seeing.wait_is_for,
+                    pinned,
+                )
                 for peer, part in zip(self._world.servers, self.layout.parts, strict=True)
                 if part.count  # a small model leaves some servers nothing
             ]
@@ -237,11 +245,6 @@ class Portion:
 
     def _initial(self, part: Part) -> Buffer:
         return as_bytes(self.landing.gather(part))
-
-    def _waits(self, who: str) -> None:
-        """A push waits for long: its name says for whom."""
-        if self._seeing.waiting:
-            self._seeing.waiting = f"{self._seeing.waiting.partition(': ')[0]}: {who}"
 
     def _make_slot(self, pinned: bool) -> Slot:
         try:

@@ -15,6 +15,7 @@ class Contribution:
     weight: float = 1.0
     tau: int = 0
     clock: int = 0
+    heads: int = 1  # workers whose gradients it is the sum of; 0 for a step that was skipped
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ class Rule:
         self.version = resume.version
         self.clocks = dict(resume.clocks) or dict.fromkeys(range(workers), 0)  # of members
         self.seqs = dict(resume.seqs)
-        self.heads: dict[int, int] = {}  # of the last pushes
         self._waiting: dict[int, Answer] = {}
         self._floor = min(self.clocks.values(), default=0)  # the minimum when there was last a member
 
@@ -45,8 +44,7 @@ class Rule:
         if self._taken(worker, seq):
             return self._again(worker, seq)
         self._advance(worker, clock or self.clocks[worker] + 1)
-        self.heads[worker] = heads
-        one = Contribution(worker, seq, 1.0, max(0, self.version - base), self.clocks[worker])
+        one = Contribution(worker, seq, 1.0, max(0, self.version - base), self.clocks[worker], heads)
         return self._new(one) if heads else self._nothing(one)
 
     def ask(self, worker: int, clock: int = 0) -> list[Order]:

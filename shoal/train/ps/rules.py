@@ -77,7 +77,7 @@ class Gathering(Rule):
         self._gathered.clear()
         for one in taken:
             self._waiting[one.worker] = Answer(one.worker, one.seq, one.tau)
-        if any(self.heads.get(one.worker, 1) for one in taken):
+        if any(one.heads for one in taken):
             return [self._update(taken), *self._let_go(by)]
         for one in taken:  # all have skipped: nothing moves
             self.seqs[one.worker] = one.seq
@@ -88,7 +88,7 @@ class Gathering(Rule):
         raise NotImplementedError
 
     def _update(self, taken: Sequence[Contribution]) -> Apply:
-        return self._apply(taken, divisor=float(sum(max(1, self.heads.get(one.worker, 1)) for one in taken)))
+        return self._apply(taken, divisor=float(sum(max(1, one.heads) for one in taken)))
 
 
 class Sync(Gathering):

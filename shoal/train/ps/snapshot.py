@@ -52,13 +52,13 @@ def unpack(path: Path) -> tuple[str, dict[str, Dump]]:
     return str(note["attempt"]), dumps
 
 
-def write(path: Path, dumps: Mapping[str, Dump], attempt: str) -> Facts:
+def write(path: Path, pieces: Iterable[memoryview | bytes]) -> Facts:
     """All of it under this name, or what was there before."""
     disk = Disk()
     disk.make(path.parent)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        facts = disk.write(beside, pack(dumps, attempt))
+        facts = disk.write(beside, pieces)
         disk.rename(beside, path)
     finally:
         beside.unlink(missing_ok=True)
@@ -101,7 +101,7 @@ class Snapshots:
             changes = self._changes()
             dumps = self._freeze() if changes != self._written else {}
             if dumps:
-                write(self.path, dumps, self._attempt)
+                write(self.path, pack(dumps, self._attempt))
                 self.versions = {space: int(dump.meta["version"]) for space, dump in dumps.items()}
                 self._written, self.taken_at = changes, time.time()
         except Exception as failed:

@@ -20,7 +20,7 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -90,7 +90,6 @@ class TableService:
         self._gone: set[int] = set()  # connections that ended
         self._lost: frozenset[int] = frozenset()  # workers that will not come
         self._snapshots = snapshots
-        self._written: dict[str, int] = {}  # versions of tables in the last snapshot
         if snapshots is not None:
             snapshots.start(self._frozen)
 
@@ -265,16 +264,16 @@ class TableService:
             )
         return {}
 
-    def _frozen(self) -> dict[str, dict[str, Tensor]]:
-        """Tables that have changed since the last snapshot, as they are now."""
+    def _frozen(self, written: Mapping[str, int]) -> Iterator[tuple[str, int, dict[str, Tensor]]]:
+        """Tables that are not on disk as they are now, one by one: with their version, and what is kept."""
         with self._lock:
             tables = dict(self._tables)
-        found: dict[str, dict[str, Tensor]] = {}
         for name, table in tables.items():
             with table.changed:
-                if self._written.get(name) != table.rows.version:
-                    found[name], self._written[name] = with_seqs(table.rows), table.rows.version
-        return found
+                version = table.rows.version
+                found = with_seqs(table.rows) if written.get(name) != version else None
+            if found is not None:
+                yield name, version, found
 
     def _find(self, name: str) -> _Table:
         with self._lock:

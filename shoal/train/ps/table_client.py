@@ -164,8 +164,7 @@ class Remote:
                 missing = ", ".join(told["waits"].get(self._world.me, ()))
             finally:
                 link.close()
-        if self._seeing.waiting:
-            self._seeing.waiting = f"{self._seeing.waiting.partition(': ')[0]}: {missing or peer.name}"
+        self._seeing.wait_is_for(missing or peer.name)
 
     def _call(self, peer: Peer, deadline: float) -> Link:
         return Link.open(

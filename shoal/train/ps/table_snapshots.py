@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from shoal.train.checkpoint import tensors
-from shoal.train.checkpoint.disk import Disk, Facts
+from shoal.train.checkpoint.disk import Facts
 from shoal.train.errors import BadCheckpoint
+from shoal.train.ps import snapshot
 from shoal.train.ps.rows import Rows
 
 SEQS = "seqs"  # worker, last push; a row each
@@ -24,15 +26,20 @@ SEQS = "seqs"  # worker, last push; a row each
 _log = logging.getLogger("shoal.train")
 
 
+Frozen = Callable[[Mapping[str, int]], Iterable[tuple[str, int, Mapping[str, Tensor]]]]
+
+
 class TableSnapshots:
-    """Of one server. `frozen` gives the tables that have changed since they were last given, each with its rows."""
+    """Of one server. `frozen` is given the versions that are on disk, and gives the tables that have another: name,
+    version, what is kept."""
 
     def __init__(self, folder: Path, server: str, attempt: str, every: float) -> None:
         self._folder, self._mark, self._every = folder, f"{server}-{attempt}", every
-        self._frozen: Callable[[], Mapping[str, Mapping[str, Tensor]]] = dict
+        self._frozen: Frozen = lambda written: ()
+        self._written: dict[str, int] = {}  # the version of each table on disk
         self._thread = threading.Thread(target=self._run, name="shoal-table-snapshots", daemon=True)
 
-    def start(self, frozen: Callable[[], Mapping[str, Mapping[str, Tensor]]]) -> None:
+    def start(self, frozen: Frozen) -> None:
         self._frozen = frozen
         if self._every:
             self._thread.start()
@@ -40,8 +47,9 @@ class TableSnapshots:
     def take(self) -> None:
         """Now. A disk that fails costs the snapshot, not the training."""
         try:
-            for name, found in self._frozen().items():
+            for name, version, found in self._frozen(self._written):
                 write_part(self._path(name), found)
+                self._written[name] = version
         except OSError as failed:
             _log.warning("no snapshot of the tables this time: %s", failed)
 
@@ -64,8 +72,8 @@ class TableSnapshots:
         return self._folder / f"table-{table}-{self._mark}{tensors.SUFFIX}"
 
     def _run(self) -> None:
-        pause = threading.Event()
-        while not pause.wait(self._every):
+        while True:
+            time.sleep(self._every)
             self.take()
 
 
@@ -80,8 +88,4 @@ def write_part(file: Path, found: Mapping[str, Tensor]) -> Facts:
     layout = tensors.Layout.of(found)
     filled = [found[one.name].contiguous() for one in layout.entries if one.end > one.begin]
     plain = [one.numpy().data.cast("B") for one in filled]
-    disk, beside = Disk(), file.with_name(f".{file.name}")
-    disk.make(file.parent)
-    facts = disk.write(beside, [layout.header, *plain])
-    disk.rename(beside, file)
-    return facts
+    return snapshot.write(file, [layout.header, *plain])

@@ -106,8 +106,11 @@ class Shared(Portion):
         landing = landing or self.landing
         if self.speaks:
             super().pull(landing, pushed)
-        if self._parted:
-            return
+        if not self._parted:
+            self._hand_out(landing)
+
+    def _hand_out(self, landing: Landing) -> None:
+        """What the one who speaks has read lands with the others too."""
         parts = [part for part in self.layout.parts if part.count]
         if self.speaks:
             for part in parts:
@@ -137,9 +140,8 @@ class Shared(Portion):
             if not self._heads:
                 return
             super().push(empty=self._all_empty(True))
-            self._parted = False
-            self.pull(scratch, pushed=True)
-            self._parted = True
+            super().pull(scratch, pushed=True)
+            self._hand_out(scratch)
 
     def _add_up(self) -> None:
         self._group.all_reduce(self.slot.flat)
