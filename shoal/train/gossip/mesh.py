@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Protocol
 
 from shoal.errors import ShoalError, UnknownName
@@ -48,21 +49,28 @@ class Room(Protocol):
         ...
 
 
+@dataclass(frozen=True, eq=False)
+class Line:
+    """A link, and the start of the process it leads to."""
+
+    link: Link
+    start: int
+
+
 class Mesh:
     """One per worker, shared by all that gossips there. A Service of the wire."""
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.start = time.time_ns()  # of this process; its first life
-        self.members = Members(world.rank, self.start, {peer.index: peer for peer in world.workers})
+        self.members = Members(world.rank, time.time_ns(), {peer.index: peer for peer in world.workers})
         self.rooms: dict[str, Room] = {}
         self.users = 0
         self.ending = False
-        self._links: dict[int, Link] = {}
+        self._lines: dict[int, Line] = {}
         self._opening: dict[int, threading.Lock] = {}
         self._told: dict[int, int] = {}  # rank → the version of the members it was told
         self._callers: dict[int, tuple[int, int]] = {}  # connection → rank and start of that process
-        self._starts: dict[int, int] = {}  # rank → the latest start
+        self._met: dict[int, int] = {}  # rank → start of the latest process that was spoken to
         self._lock = threading.Lock()
         self._watch = Watch(self._ended)
         self._service = f"{SERVICE}-{world.serial}"  # the door may still be that of the neighbour's run before
@@ -93,12 +101,12 @@ class Mesh:
             if _open.get((me.host, me.port)) is self:
                 del _open[(me.host, me.port)]
         self.ending = True
-        self._say_goodbye({*self._links, *(rank for rank, _ in list(self._callers.values()))} - {self.members.me})
+        self._say_goodbye({*self._lines, *(rank for rank, _ in list(self._callers.values()))} - {self.members.me})
         with self._lock:
-            links, self._links = list(self._links.values()), {}
+            lines, self._lines = list(self._lines.values()), {}
         self._watch.close()
-        for link in links:
-            link.close()
+        for line in lines:
+            line.link.close()
         self.rooms.clear()
 
     def _say_goodbye(self, ranks: set[int]) -> None:
@@ -116,10 +124,13 @@ class Mesh:
 
     def ask(self, rank: int, meta: Meta, payload: Sequence[Buffer] = (), into: memoryview | None = None) -> Reply:
         """Asks a neighbour. PeerLost when it is not there any more: then it is no member any more, either."""
+        start = self.members.process(rank)
         try:
-            reply = self._link(rank, REACH).ask(self._with_news(rank, meta), payload, into)
+            line = self._line(rank, REACH)
+            start = line.start
+            reply = line.link.ask(self._with_news(rank, meta), payload, into)
         except (PeerLost, WaitedTooLong) as error:
-            self.lost(rank, f"{error}")
+            self.lost(rank, start, f"{error}")
             raise PeerLost(f"worker-{rank} is gone: {error}", [f"worker-{rank}"]) from error
         self._hear(reply.meta)
         return reply
@@ -127,23 +138,24 @@ class Mesh:
     def try_ask(self, rank: int, meta: Meta, reach: float) -> Meta | None:
         """The same of one that may not be there, or not yet: None then, and nobody is given up."""
         with suppress(PeerLost, WaitedTooLong, UnknownName):
-            answer = self._link(rank, reach).ask(self._with_news(rank, meta)).meta
+            answer = self._line(rank, reach).link.ask(self._with_news(rank, meta)).meta
             self._hear(answer)
             return answer
-        self._drop_link(rank)
+        self._drop_line(rank)
         return None
 
     def linked(self, rank: int) -> bool:
         """Whether there is a link to that worker that has not ended."""
-        link = self._links.get(rank)
-        return link is not None and not link.closed
+        line = self._lines.get(rank)
+        return line is not None and not line.link.closed
 
-    def lost(self, rank: int, why: str = "") -> None:
-        """A neighbour has ended without a word. Everyone will hear of it from here."""
-        if self.members.ended(rank, self.members.known(rank)) and not self.ending:
+    def lost(self, rank: int, start: int, why: str = "") -> None:
+        """A neighbour's process has ended without a word. Everyone will hear of it from here."""
+        if self.members.process_ended(rank, start) and not self.ending:
             _log.warning("worker-%d is gone (%s); gossip goes on without it", rank, why or "its connection ended")
             self.spread()
-        self._forget(rank)
+        if self.members.process(rank) <= start:
+            self._forget(rank)
 
     def spread(self) -> None:
         """Tells everyone what is new about the members, beside whatever goes on."""
@@ -159,34 +171,46 @@ class Mesh:
         with suppress(ShoalError, OSError):
             self.try_ask(rank, meta, reach)
 
-    def _link(self, rank: int, reach: float) -> Link:
+    def _line(self, rank: int, reach: float) -> Line:
         with self._lock:
             opening = self._opening.setdefault(rank, threading.Lock())
         with opening:
-            link = self._links.get(rank)
-            if link is None or link.closed:
+            line = self._lines.get(rank)
+            if line is None or line.link.closed:
                 link = house.reach(self.world, self.members.peers[rank], self._service, reach)
-                hello = {"kind": "hello", "rank": self.members.me, "start": self.start}
-                self._hear(link.ask({**hello, "news": self.members.news()}).meta)
+                hello = {"kind": "hello", "rank": self.members.me, "start": self.members.start}
+                answer = link.ask({**hello, "news": self.members.news()}).meta
+                line = Line(link, int(answer["start"]))
+                self._hear(answer)
+                self._meet(rank, line.start)
                 with self._lock:
-                    self._links[rank] = link
+                    self._lines[rank] = line
                 self._watch.add(rank, link)
-            return link
+            return line
 
-    def _drop_link(self, rank: int) -> None:
+    def _meet(self, rank: int, start: int) -> None:
+        """That process speaks for the rank now: what was kept for one before it leads nowhere."""
         with self._lock:
-            link = self._links.pop(rank, None)
-        if link is not None:
+            before = self._met.get(rank, start)
+            self._met[rank] = max(before, start)
+        if start > before:
+            self._forget(rank)
+
+    def _drop_line(self, rank: int) -> None:
+        with self._lock:
+            line = self._lines.pop(rank, None)
+        if line is not None:
             self._watch.drop(rank)
-            link.close()
+            line.link.close()
 
     def _ended(self, rank: int, link: Link) -> None:
         """A link ended from outside, and nobody was asking."""
-        if self._links.get(rank) is link and not self.ending:
-            self.lost(rank)
+        line = self._lines.get(rank)
+        if line is not None and line.link is link and not self.ending:
+            self.lost(rank, line.start)
 
     def _forget(self, rank: int) -> None:
-        self._drop_link(rank)
+        self._drop_line(rank)
         self._told.pop(rank, None)
         for room in list(self.rooms.values()):
             room.lost(rank)
@@ -214,12 +238,12 @@ class Mesh:
     def handle(self, peer: wire.Peer, meta: Meta, payload: memoryview) -> wire.Answer:
         if meta["kind"] == "hello":
             return self._hello(peer, meta)
-        rank, _start = self._callers.get(peer.number, (-1, 0))
+        rank, start = self._callers.get(peer.number, (-1, 0))
         if rank < 0:
             return {"kind": "closed"}, ()  # it has said goodbye
         self._hear(meta)
         if meta["kind"] == "leave":
-            return self._goodbye(peer, rank)
+            return self._goodbye(peer, rank, start)
         room = self.rooms.get(str(meta.get("room")))
         if room is None:
             return {"kind": "news" if meta["kind"] == "news" else "closed"}, ()
@@ -229,18 +253,16 @@ class Mesh:
     def _hello(self, peer: wire.Peer, meta: Meta) -> wire.Answer:
         rank, start = int(meta["rank"]), int(meta["start"])
         self._callers[peer.number] = (rank, start)
-        again = start > self._starts.get(rank, start)
-        self._starts[rank] = max(start, self._starts.get(rank, 0))
         self._hear(meta)
-        if again:
-            self._forget(rank)  # another process: what was kept for the one before leads nowhere
-        return {"kind": "hello", "news": self.members.news()}, ()
+        self._meet(rank, start)
+        return {"kind": "hello", "start": self.members.start, "news": self.members.news()}, ()
 
-    def _goodbye(self, peer: wire.Peer, rank: int) -> wire.Answer:
+    def _goodbye(self, peer: wire.Peer, rank: int, start: int) -> wire.Answer:
         del self._callers[peer.number]
-        if self.members.ended(rank, self.members.known(rank)) and not self.ending:
+        if self.members.process_ended(rank, start) and not self.ending:
             self.spread()
-        self._forget(rank)
+        if self.members.process(rank) <= start:
+            self._forget(rank)
         return {"kind": "bye"}, ()
 
     def buffer(self, peer: wire.Peer, meta: Meta, size: int) -> memoryview | None:
@@ -248,9 +270,7 @@ class Mesh:
         return room.landing(caller[0], meta, size) if caller and room else None
 
     def left(self, peer: wire.Peer) -> None:
-        """A connection ended: so did the worker, unless it said goodbye, has another, or was started anew."""
+        """A connection ended: so did the process that called, unless it said goodbye or has another."""
         rank, start = self._callers.pop(peer.number, (-1, 0))
-        if rank < 0 or self.ending or start < self._starts.get(rank, 0):
-            return
-        if (rank, start) not in list(self._callers.values()):
-            self.lost(rank)
+        if rank >= 0 and not self.ending and (rank, start) not in list(self._callers.values()):
+            self.lost(rank, start)

@@ -72,7 +72,7 @@ class Push:
         self._numbers[rank] = number
         arrived = False
         try:
-            meta = {"kind": KIND, "number": number, "weight": weight, "start": self.space.mesh.start, "last": last}
+            meta = {"kind": KIND, "number": number, "weight": weight, "start": self.space.mesh.members.start, "last": last}
             if piece:
                 done = self.space.ask(rank, {**meta, "slot": piece[0]})
             else:
@@ -104,7 +104,7 @@ class Push:
 
     def _arrived_after_all(self, rank: int, number: int) -> bool:
         """The link broke. If the neighbour is there all the same, it knows what came; if not, its sums are gone."""
-        meta = {"kind": LAST, "room": self.space.name, "start": self.space.mesh.start}
+        meta = {"kind": LAST, "room": self.space.name, "start": self.space.mesh.members.start}
         answer = self.space.mesh.try_ask(rank, meta, reach=0.5)
         return answer is not None and int(answer.get("number", 0)) >= number
 

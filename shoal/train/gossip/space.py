@@ -55,7 +55,7 @@ class Space:
     def __init__(self, setting: Setting, mesh: Mesh, name: str, tensors: Sequence[Tensor]) -> None:
         self.name, self.mesh, self.setting = name, mesh, setting
         self.replica = Replica(Flat(tensors, on_host=True))
-        self.slots = Slots(setting.world, name, self.replica.layout, mesh.start)
+        self.slots = Slots(setting.world, name, self.replica.layout, mesh.members.start)
         self.couriers = Couriers(self._carry)
         self.steps = 0
         self.answers = False  # neighbours find it in the mesh

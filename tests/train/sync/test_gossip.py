@@ -67,8 +67,8 @@ class Worker:
         mesh = self.space.mesh
         mesh.ending = True
         house.close(self.world)
-        for link in list(mesh._links.values()):
-            link.close()
+        for line in list(mesh._lines.values()):
+            line.link.close()
         mesh._watch.close()
         me = self.world.workers[self.rank]
         mesh_module._open.pop((me.host, me.port), None)
@@ -287,7 +287,7 @@ def test_a_worker_that_dies_is_dropped_at_once_and_the_others_go_on(strategy: st
                 worker.space.couriers.wait(LIMIT)
         until(lambda: all(worker.space.mesh.members.present() == (0, 2, 3) for worker in workers))
         assert all(worker.space.steps == 12 for worker in workers)
-        assert all(1 not in worker.space.mesh._links for worker in workers)
+        assert all(1 not in worker.space.mesh._lines for worker in workers)
         assert all(worker.space.replica.x[0].isfinite().all() for worker in workers)
 
 
@@ -311,6 +311,28 @@ def test_a_worker_that_joins_begins_with_what_the_others_have(strategy: str) -> 
                 worker.space.couriers.wait(LIMIT)
         until(lambda: all(worker.space.mesh.members.present() == (0, 1, 2) for worker in workers))
         assert sum(again.sync.setting.seeing.staleness.elements()) > 0  # others have averaged with it
+
+
+def test_the_end_of_an_old_connection_says_nothing_about_the_process_that_came_after() -> None:
+    """A call over a line to the process before, or the end of its connection, may be noticed late."""
+    every = worlds(3)
+    with running("gossip:mode=push,topology=complete", every, range(3)) as workers:
+        for worker in workers:
+            worker.train(2, 1.0)
+            worker.space.couriers.wait(LIMIT)
+        mesh = workers[0].space.mesh
+        before = mesh.members.process(2)
+        workers.pop(2).die()
+        until(lambda: all(worker.space.mesh.members.present() == (0, 1) for worker in workers))
+        workers.append(Worker.join("gossip:mode=push,topology=complete", every[2]))
+        until(lambda: all(worker.space.mesh.members.present() == (0, 1, 2) for worker in workers))
+        line = mesh._line(2, LIMIT)
+        mesh.lost(2, before)
+        assert mesh.members.present() == (0, 1, 2) and mesh._lines[2] is line and not line.link.closed
+        mesh._meet(2, line.start)  # it calls here as well now: the line to it is kept
+        assert not line.link.closed
+        mesh.lost(2, line.start)
+        assert mesh.members.present() == (0, 1) and line.link.closed
 
 
 def test_the_lowest_rank_may_join_late_too() -> None:
@@ -414,7 +436,7 @@ def test_a_share_whose_answer_was_lost_does_not_come_back(monkeypatch: pytest.Mo
         def cut(self: Push, rank: int, meta: Any, payload: Any) -> Any:
             answer = handle(self, rank, meta, payload)
             if meta["kind"] == "push":
-                workers[0].space.mesh._links[1].close()
+                workers[0].space.mesh._lines[1].link.close()
             return answer
 
         monkeypatch.setattr(Push, "handle", cut)
