@@ -17,6 +17,7 @@ from shoal.strategy import STRATEGIES
 from shoal.strategy import Kind as StrategyKind
 
 OnLost = Literal["fail", "restart", "continue"]
+Leads = Literal["none", "first", "all"]  # who of a role decides: nobody, the first, everyone
 
 NATIVE = "native"
 WORKER, SERVER, CHIEF, EVALUATOR, SCHEDULER = "worker", "server", "chief", "evaluator", "scheduler"
@@ -32,7 +33,7 @@ class Part:
     count: int = 1  # when the job does not say
     least: int = 0
     most: int = ANY
-    leads: bool = False  # the job has ended well when all that lead have
+    leads: Leads = "none"  # the job has ended well when all that lead have
     on_lost: OnLost = "fail"  # unless the job says otherwise
     spare: bool = False  # `continue` holds even when none is left
     ours: bool = False  # a process of Shoal's own, never the user's script
@@ -87,8 +88,8 @@ def framework(name: str) -> Framework:
 
 # -- the table ---------------------------------------------------------------------------------------------------------
 
-_WORKER = Part(WORKER, "trains", least=1, leads=True)
-_CHIEF = Part(CHIEF, "trains, and writes what all share", count=0, most=1, leads=True)
+_WORKER = Part(WORKER, "trains", least=1, leads="all")
+_CHIEF = Part(CHIEF, "trains, and writes what all share", count=0, most=1, leads="all")
 _EVALUATOR = Part(EVALUATOR, "evaluates checkpoints beside the training", count=0, on_lost="continue", spare=True)
 
 
@@ -159,7 +160,7 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
                     (
                         "ps-sync",
                         "tf.compat.v1 with SyncReplicasOptimizer: workers run the script, servers are Shoal's",
-                        (_WORKER, _CHIEF, _TF_SERVER, _EVALUATOR),
+                        (replace(_WORKER, leads="first", says="trains; the first is chief"), _TF_SERVER, _EVALUATOR),
                     ),
                 ],
                 why_not="it has its own strategies, MultiWorkerMirrored and ParameterServer",
@@ -231,9 +232,9 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
 )
 
 
-def lead_by_name(role: str) -> bool:
-    """Whether a role of the user's own naming decides the job's end."""
-    return role in (WORKER, CHIEF)
+def leads_by_name(role: str) -> Leads:
+    """Who decides the job's end in a role that the framework does not know."""
+    return "all" if role in (WORKER, CHIEF) else "none"
 
 
-__all__ = ["ANY", "FRAMEWORKS", "NATIVE", "Framework", "OnLost", "Pair", "Part", "framework", "lead_by_name"]
+__all__ = ["ANY", "FRAMEWORKS", "NATIVE", "Framework", "Leads", "OnLost", "Pair", "Part", "framework", "leads_by_name"]

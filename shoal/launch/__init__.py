@@ -9,6 +9,10 @@ LAUNCHERS = Catalogue(
     "launcher",
     {
         "pytorch": "shoal.launch.pytorch:PyTorch",
+        "tensorflow": "shoal.launch.tensorflow:TensorFlow",
+        "mxnet": "shoal.launch.mxnet:MXNet",
+        "paddle": "shoal.launch.paddle:Paddle",
+        "jax": "shoal.launch.jax:Jax",
         "command": "shoal.launch.command:Command",
     },
 )
