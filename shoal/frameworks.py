@@ -7,9 +7,9 @@ and under `pytorch` Shoal's training library.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 from shoal.catalogue import nearest
 from shoal.errors import BadSpec, UnknownName
@@ -77,6 +77,23 @@ class Framework:
             f"framework {self.name} has no strategy {name!r}: {self.why_not}; take {' or '.join(known)}, "
             "or leave the key out"
         )
+
+
+def describe(names: Iterable[str]) -> list[dict[str, Any]]:
+    """The rows of these frameworks as every door shows them."""
+    return [
+        {
+            "name": row.name,
+            "says": row.says,
+            "usual": row.usual,
+            "refused": {strategy: row.why_not for strategy in STRATEGIES if strategy not in row.pairs},
+            "strategies": [
+                {"name": pair.strategy, "says": pair.says, "roles": [asdict(part) for part in pair.parts]}
+                for pair in row.pairs.values()
+            ],
+        }
+        for row in (FRAMEWORKS[name] for name in FRAMEWORKS if name in set(names))
+    ]
 
 
 def framework(name: str) -> Framework:
@@ -237,4 +254,16 @@ def leads_by_name(role: str) -> Leads:
     return "all" if role in (WORKER, CHIEF) else "none"
 
 
-__all__ = ["ANY", "FRAMEWORKS", "NATIVE", "Framework", "Leads", "OnLost", "Pair", "Part", "framework", "leads_by_name"]
+__all__ = [
+    "ANY",
+    "FRAMEWORKS",
+    "NATIVE",
+    "Framework",
+    "Leads",
+    "OnLost",
+    "Pair",
+    "Part",
+    "describe",
+    "framework",
+    "leads_by_name",
+]
