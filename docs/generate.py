@@ -395,10 +395,9 @@ def frameworks() -> Iterator[str]:
 
 
 def _part(part: Any) -> str:
-    counts = (
-        f"{part.count}" if part.count == part.least == part.most else f"{part.count}+" if part.count else "on request"
-    )
-    return f"`{part.role}` ({counts}{', Shoal’s own' if part.ours else ''})"
+    more = "" if part.most == part.count else "+"
+    counts = f"{part.count}{more}" if part.count else "on request"
+    return f"`{part.role}` ({counts}{', of Shoal' if part.ours else ''})"
 
 
 def ends() -> Iterator[str]:

@@ -176,7 +176,7 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
                     ),
                     (
                         "ps-sync",
-                        "tf.compat.v1 with SyncReplicasOptimizer: workers run the script, servers are Shoal's",
+                        "old scripts with SyncReplicasOptimizer: workers run the script, servers are Shoal's",
                         (replace(_WORKER, leads="first", says="trains; the first is chief"), _TF_SERVER, _EVALUATOR),
                     ),
                 ],
@@ -233,7 +233,7 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
             _row(
                 "horovod",
                 "the script's hvd: the installed Horovod, else Shoal's own",
-                [("allreduce", "hvd.DistributedOptimizer averages gradients", (_WORKER,))],
+                [("allreduce", "its DistributedOptimizer averages gradients", (_WORKER,))],
                 usual="allreduce",
                 why_not="its ranks are equal and reduce together",
             ),

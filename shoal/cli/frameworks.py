@@ -36,9 +36,8 @@ def frameworks(
     elif name is None:
         print_table(("framework", "strategies", "usual", "how its processes find each other"), map(_row, found))
     else:
-        print_table(
-            ("strategy", "role", "count", "runs", "ends the job", "a lost one", "what it does"), _roles(known[name])
-        )
+        columns = ("strategy", "role", "count", "runs", "ends the job", "a lost one", "what it does")
+        print_table(columns, _roles(known[name]))
         if reasons := sorted(set(known[name]["refused"].values())):
             print(f"\nOther strategies are refused: {reasons[0]}.")
 
