@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from shoal import environments
 from shoal._lib import clock
 from shoal._lib.ids import short_id
 from shoal.control import goods
@@ -64,6 +65,7 @@ class Desk:
         if in_place is not None:
             self._check_folder(in_place, spec.engine)
         self._check_script(spec.script, owner, manifest, in_place)
+        self._check_environment(spec.environment, owner, manifest, in_place)
         goods.check_addresses(self._parts, spec, owner)
         record = JobRecord(
             id=short_id(),
@@ -180,6 +182,21 @@ class Desk:
                 raise BadSpec(f"script: {script!r} is not a file in {in_place}")
         elif script is not None and not Path(script).is_absolute():
             raise BadSpec("script: nothing was uploaded; send the script's folder as a manifest, or use in_place")
+
+    def _check_environment(
+        self, environment: str | None, owner: str, manifest: str | None, in_place: str | None
+    ) -> None:
+        """A requirements file that is not there is said before the job is stored, not by a node that cannot build."""
+        if environment is None or not environments.is_file(environment):
+            return
+        path = environments.read(environment).path
+        if manifest is not None:
+            found = any(entry.path == path for entry in goods.load_manifest(self._parts, owner, manifest).entries)
+        else:
+            found = in_place is not None and (Path(in_place) / path).is_file()
+        if not found:
+            where = f"in {in_place}" if in_place else "in the uploaded folder" if manifest else "here: nothing was sent"
+            raise BadSpec(f"environment: there is no file {path!r} {where}; send the folder that holds it")
 
     def _why_queued(self, record: JobRecord) -> dict[str, Any]:
         now = clock.now()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from shoal import contract
+from shoal import contract, environments
 from shoal.contract import Member, Process, Roster
 from shoal.errors import BadSpec
 from shoal.job.roles import Role
@@ -55,10 +55,15 @@ def argv(spec: JobSpec, role: Role, place: Place) -> list[str]:
     if role.command:
         return list(role.command)
     if spec.script:
-        return [spec.environment or place.python, spec.script, *spec.args]
+        return [python(spec, place), spec.script, *spec.args]
     if spec.command:
         return list(spec.command)
     raise BadSpec(f"role {role.name!r} has nothing to run; give it a command, or the job a script or a command")
+
+
+def python(spec: JobSpec, place: Place) -> str:
+    """The interpreter: the environment's own, which the node finds or builds, else the submitter's."""
+    return environments.PYTHON if spec.environment else place.python
 
 
 def facts(spec: JobSpec, roster: Roster, member: Member, place: Place, gpus: Sequence[int]) -> dict[str, str]:

@@ -62,7 +62,7 @@ def _is_trained(spec: JobSpec, role: str) -> bool:
 def _argv(spec: JobSpec, role: Role, place: Place) -> list[str]:
     """A parameter server is the library's own process, never the user's script."""
     if role.name == SERVER and role.command is None and spec.chosen is not None and spec.chosen.servers:
-        return [spec.environment or place.python, "-m", PARAMETER_SERVER]
+        return [environ.python(spec, place), "-m", PARAMETER_SERVER]
     return environ.argv(spec, role, place)
 
 
