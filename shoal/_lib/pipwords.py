@@ -33,6 +33,8 @@ _BUILT = (
     r"Could not build wheels for ([\w.-]+)",
     r"Failed to build '?([\w.-]+)",
     r"╰─> ([\w.-]+)$",
+    r"^error in ([\w.-]+) setup command",
+    r"^(?:Processing|Collecting) (?:\S*/)?([\w.-]+?)-\d[^\s/]*\.(?:tar\.gz|zip)(?![\s\S]*^(?:Processing|Collecting) )",
     r"Building wheel for ([\w.-]+) \([\w.]+\): finished with status 'error'",
 )
 _BLAMED = (
@@ -63,7 +65,7 @@ def understand(output: Iterable[str]) -> Meaning:
 
 def _words(lines: List[str]) -> str:
     said = [line for line in lines if line.startswith("ERROR: ")]
-    said += [line for line in lines if re.match(r"error: (?!subprocess-exited|metadata-gen)", line)]
+    said += [line for line in lines if re.match(r"error: |[\w.]+Error: ", line) and "subprocess-exited" not in line]
     conflict = [number for number, line in enumerate(lines) if line.startswith("The conflict is caused by")]
     if conflict:
         said += [

@@ -8,16 +8,29 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
-from typing import Iterator, List, Optional, Sequence, Tuple
+from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 OLDEST, NEWEST = 8, 20  # minor versions looked for on PATH
-_PROBE = "import sys, venv, ensurepip; print('%d.%d' % sys.version_info[:2])"
+# Its version, and the wheel of pip it carries for new environments (where a distribution keeps those apart, there).
+_PROBE = """
+import ensurepip, glob, os, sys, venv
+folders = [os.path.join(os.path.dirname(ensurepip.__file__), "_bundled"), getattr(ensurepip, "_WHEEL_PKG_DIR", None)]
+wheels = [each for folder in folders if folder for each in sorted(glob.glob(os.path.join(folder, "pip-*.whl")))]
+print("%d.%d %s" % (sys.version_info[0], sys.version_info[1], wheels[-1] if wheels else ""))
+"""
 _PROBE_LIMIT = 30.0  # seconds
 _CLAUSE = re.compile(r"\s*(~=|===?|!=|<=|>=|<|>)\s*(\d+(?:\.\d+)*)(\.\*)?\s*")
 
 Version = Tuple[int, ...]
+
+
+class Interpreter(NamedTuple):
+    """One that can make environments. `pip` is the wheel it carries; empty when it hides it."""
+
+    version: str
+    path: str
+    pip: str
 
 
 class NoPython(Exception):
@@ -42,13 +55,14 @@ def acceptable(pythons: Sequence[str] = (), specifier: str = "") -> List[str]:
     return [each for each in found if not specifier or admits(specifier, each)]
 
 
-def find(versions: Sequence[str], wanted: str) -> Tuple[str, str]:
-    """The first interpreter of these versions that can make environments: (version, path). NoPython otherwise."""
+def find(versions: Sequence[str], wanted: str) -> Interpreter:
+    """The first interpreter of these versions that can make environments; NoPython otherwise."""
     seen: List[str] = []
     for version in versions:
         for path in _candidates(version):
-            if _probe(path) == version:
-                return version, path
+            found = _probe(path)
+            if found is not None and found.version == version:
+                return found
     for minor in range(NEWEST, OLDEST - 1, -1):
         if any(True for _ in _candidates(f"3.{minor}")):
             seen.append(f"3.{minor}")
@@ -97,12 +111,17 @@ def _candidates(version: str) -> Iterator[str]:
             yield path
 
 
-def _probe(path: str) -> Optional[str]:
-    """The version that really answers there and can make environments; None for a shim that leads nowhere."""
+def _probe(path: str) -> Optional[Interpreter]:
+    """What really answers there and can make environments; None for a shim that leads nowhere."""
+    import subprocess  # here, because it takes milliseconds and mostly nobody is asked
+
     try:
         done = subprocess.run(
             [path, "-I", "-c", _PROBE], stdin=subprocess.DEVNULL, capture_output=True, timeout=_PROBE_LIMIT, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.decode("utf-8", "replace").strip() if done.returncode == 0 else None
+    if done.returncode != 0:
+        return None
+    version, _, pip = os.fsdecode(done.stdout).strip().partition(" ")
+    return Interpreter(version, path, pip)

@@ -11,7 +11,7 @@ from shoal import environments
 from shoal._lib import clock
 from shoal._lib.ids import short_id
 from shoal.control import goods
-from shoal.control.describe import describe_job
+from shoal.control.describe import describe_job, waits_for
 from shoal.control.parts import Parts, wake_queue
 from shoal.control.people import User
 from shoal.errors import BadSpec, Conflict, NotAllowed
@@ -111,11 +111,13 @@ class Desk:
     def why(self, user: User, ref: str) -> dict[str, Any]:
         """Why the job is where it is: for a waiting one the rule that holds it back, from the scheduler's own code."""
         record = self.find(user, ref)
+        ranks = self._store.ranks(record.key) if record.state is State.RUNNING else ()
+        said = record.message or waits_for(record, ranks)
         answer: dict[str, Any] = {
             "id": record.id,
             "state": record.state.value,
             "rule": record.reason.code,
-            "message": record.message or f"it {'has' if record.state is State.SUCCEEDED else 'is'} {record.state}",
+            "message": said or f"it {'has' if record.state is State.SUCCEEDED else 'is'} {record.state}",
             "advice": record.reason.advice,
             "position": None,
             "before": [],

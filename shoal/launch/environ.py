@@ -62,8 +62,11 @@ def argv(spec: JobSpec, role: Role, place: Place) -> list[str]:
 
 
 def python(spec: JobSpec, place: Place) -> str:
-    """The interpreter: the environment's own, which the node finds or builds, else the submitter's."""
-    return environments.PYTHON if spec.environment else place.python
+    """The interpreter: the submitter's where no environment is named, a path as it was written, else a placeholder for
+    what the node finds or builds."""
+    if spec.environment is None:
+        return place.python
+    return spec.environment if spec.environment.startswith("/") else environments.PYTHON
 
 
 def facts(spec: JobSpec, roster: Roster, member: Member, place: Place, gpus: Sequence[int]) -> dict[str, str]:
