@@ -141,6 +141,12 @@ class Venvs:
         found = [facts for facts in map(self._facts, files) if facts is not None]
         return sorted(found, key=lambda facts: -facts.used_at)
 
+    def packages(self, key: str) -> Dict[str, str]:
+        """What is installed in it, name to version."""
+        infos = self.folder.glob(f"{key}/lib/python*/site-packages/*.dist-info")
+        pairs = (info.name[: -len(".dist-info")].rpartition("-") for info in sorted(infos))
+        return {name: version for name, _, version in pairs}
+
     def remove(self, key: str) -> bool:
         """Takes it away; False when there is none. InUse while somebody runs in it."""
         if not self._facts_file(key).exists():
