@@ -48,7 +48,7 @@ def build(environment: str, api: Api | None = None, progress: Progress | None = 
     written, bracket, extras = environment.partition("[")
     path = Path(written).expanduser()
     named, folder = environment, None
-    if environment not in table.PRESETS and path.is_file():
+    if path.is_file() and table.is_file(path.name):
         named, folder = path.name + bracket + extras, path.absolute().parent
     kind = table.read(named).kind
     if kind in ("path", "image"):
