@@ -13,6 +13,7 @@ _CRASH_SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 11: "SIGS
 _SIGABRT = 6
 _EXIT_ABORT = "terminate called without an active exception"
 _PORT_MARKS = ("EADDRINUSE", "Address already in use", "address already in use")
+_UNREADY = {"input": Reason.INPUT_MISSING, "environment": Reason.ENVIRONMENT_FAILED}  # how a shepherd's words begin
 _DISK_MARKS = ("No space left on device", "ENOSPC")
 
 
@@ -129,7 +130,7 @@ def explain(rank: RankLife) -> tuple[Reason, str]:
     who = f"{rank.name} on {rank.node}"
     last = _last_line(end.tail)
     if end.failed_start:
-        reason = Reason.INPUT_MISSING if end.message.startswith("input") else Reason.COMMAND_MISSING
+        reason = next((why for word, why in _UNREADY.items() if end.message.startswith(word)), Reason.COMMAND_MISSING)
         if any(mark in end.message for mark in _DISK_MARKS):
             reason = Reason.DISK_FULL
         return reason, f"{who} could not be started: {end.message}"

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, StrictBool, ValidationError, ValidationInfo, model_validator
 
+from shoal import environments
 from shoal import strategy as strategies
 from shoal.catalogue import nearest
 from shoal.errors import BadSpec
@@ -80,6 +81,15 @@ def _strategy(value: Any, info: ValidationInfo) -> Any:
     return value
 
 
+def _runs_in(value: Any, info: ValidationInfo) -> Any:
+    if isinstance(value, str) and not is_stored(info):
+        try:
+            environments.read(value)
+        except BadSpec as wrong:
+            raise ValueError(wrong.message) from None
+    return value
+
+
 FrameworkName = Annotated[
     Text, BeforeValidator(_framework), Field(json_schema_extra={"enum": list(FRAMEWORKS)}, max_length=64)
 ]
@@ -112,7 +122,11 @@ class JobSpec(Frozen):
     )
     resources: Resources = Field(default_factory=Resources, description="what each process asks for")
     size: Name | None = Field(None, description="a named size set by the administrator, instead of resources")
-    environment: Text | None = Field(None, description="a preset, or the path of an interpreter", max_length=4096)
+    environment: Annotated[Text, BeforeValidator(_runs_in)] | None = Field(
+        None,
+        description="what it runs in: a preset, requirements.txt, pyproject.toml, an interpreter or prefix, image://…",
+        max_length=4096,
+    )
     env: Environment = Field(default_factory=dict, description="environment variables of every process")
     inputs: Inputs = Field(default_factory=dict, description="name: address; each appears as a folder in the job")
     outputs: Address | None = Field(None, description="where the outputs folder goes when the job ends")

@@ -34,6 +34,7 @@ class Place:
         self.roster = self._own("roster.json")
         self.shared_note = self._own("shared")  # holds the path of the shared-memory folder, for whoever cleans up
         self.groups_note = self._own("cgroups")  # likewise the folders of the ranks' cgroups
+        self.environment_order = self._own("environment.json")  # what the process that builds is told
         self.spool = self.folder / "spool"
         self.inputs = self.folder / "inputs"
         self.outputs = self.work / "outputs"
