@@ -133,7 +133,7 @@ class Gangs:
             "processes": processes,
             "roster": roster.version,
             "code": record.manifest is not None,
-            "inputs": list(record.spec.inputs),
+            "inputs": list(record.spec.brought),
             "grace": record.spec.grace,
         }
 

@@ -100,7 +100,7 @@ def refuse_unserved(spec: JobSpec, served: Served) -> None:
             "such as /usr/bin/python3, or leave the key out",
             key="environment",
         )
-    for name, address in spec.inputs.items():
+    for name, address in spec.brought.items():
         if address.startswith("dataset://"):
             raise NotServed(
                 f"inputs.{name}: datasets are not served yet ({address}); use pool://me/FOLDER", key="inputs"

@@ -9,6 +9,8 @@ LAUNCHERS = Catalogue(
     "launcher",
     {
         "pytorch": "shoal.launch.pytorch:PyTorch",
+        "xgboost": "shoal.launch.xgboost:XGBoost",
+        "lightgbm": "shoal.launch.lightgbm:LightGBM",
         "command": "shoal.launch.command:Command",
     },
 )
