@@ -36,7 +36,7 @@ class LightGBM:
             **environ.library(role),
         }
         argv = ready.argv(spec, role, roster, member, place)
-        threads = ready.threads(role, roster, member, 1)
+        threads = ready.threads(spec, role, roster, member, 1)
         return environ.make(argv, role, member, defaults=threads, facts=facts, processes=1)
 
 

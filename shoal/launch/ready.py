@@ -29,9 +29,11 @@ def argv(spec: JobSpec, role: Role, roster: Roster, member: Member, place: Place
     return [environ.python(spec, place), "-m", TRAINER, spec.kind, json.dumps(said)]
 
 
-def threads(role: Role, roster: Roster, member: Member, processes: int) -> dict[str, str]:
+def threads(spec: JobSpec, role: Role, roster: Roster, member: Member, processes: int) -> dict[str, str]:
     """As many threads as cores were asked for. Where nobody said, one for each of several workers of a node: all cores
     for each of them is slower than one, because OpenMP's threads spin while they wait."""
     if role.resources.cpu is not None:
         return {"OMP_NUM_THREADS": str(max(1, int(role.resources.cpu / processes)))}
+    if is_ready(spec):
+        return {}  # the trainer shares the node's cores out by itself
     return {"OMP_NUM_THREADS": "1"} if peers(roster).workers_on[member.node] > 1 else {}

@@ -48,7 +48,7 @@ class XGBoost:
             _argv(spec, role, roster, member, place),
             role,
             member,
-            defaults=ready.threads(role, roster, member, several),
+            defaults=ready.threads(spec, role, roster, member, several),
             facts=facts,
             processes=several,
         )
