@@ -138,3 +138,9 @@ def test_the_exit_code_is_what_a_shell_would_give(end: RankEnd, code: int) -> No
 )
 def test_an_abort_after_the_script_had_ended_is_told_from_a_crash(tail: str, signal: int, well: bool) -> None:
     assert aborted_after_end(RankEnd(signal=signal, tail=tail)) is well
+
+
+def test_of_several_ends_at_once_the_one_that_was_killed_is_to_blame() -> None:
+    fell = RankEnd(exit_code=1, tail=TRACEBACK + "XGBoostError: Ring allreduce failed")
+    verdict = judge(roles(), [rank("worker-0", end=fell), rank("worker-1", end=RankEnd(signal=9)), rank("server-0")])
+    assert (verdict.failed, verdict.blamed) == (Reason.KILLED, ("worker-1",))

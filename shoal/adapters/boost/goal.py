@@ -1,4 +1,4 @@
-"""What is to be predicted: a number or one of several classes, by the objective or else by the look of the label. Pure."""
+"""What is to be predicted: a number, or one of several classes; by the objective, or else by the label itself. Pure."""
 
 from __future__ import annotations
 
