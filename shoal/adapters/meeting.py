@@ -7,6 +7,7 @@ each proves the secret of the attempt, and nothing but JSON and plain bytes trav
 from __future__ import annotations
 
 import threading
+import time
 from types import TracebackType
 from typing import Any
 
@@ -17,6 +18,7 @@ from shoal.train.wire.link import Link
 from shoal.train.world import World
 
 SERVICE = "meeting"
+GRACE, PAUSE = 2.0, 0.005  # seconds for the others to leave, and between two looks
 DEADLINE = 300.0  # seconds for the first worker to come: it may still be importing its framework
 
 
@@ -58,11 +60,17 @@ class Meeting:
         return load
 
     def close(self) -> None:
-        """Harmless twice."""
+        """Leaves; whoever still waits for this worker is told so. The first one stays a little, until the others have
+        heard its last words. Harmless twice."""
         if self._link is not None:
             self._link.close()
         if self._host is not None:
+            self._table.leave("worker-0")
+            until = time.monotonic() + GRACE
+            while self._host.peers() and time.monotonic() < until:
+                time.sleep(PAUSE)
             self._host.close()
+            self._host = None
 
     def __enter__(self) -> Meeting:
         return self
@@ -107,6 +115,10 @@ class Table:
         return None
 
     def left(self, peer: Peer) -> None:
+        self.leave(peer.name)
+
+    def leave(self, name: str) -> None:
+        """From now on nobody waits: those who do are told who is gone."""
         with self._changed:
-            self._lost = peer.name
+            self._lost = self._lost or name
             self._changed.notify_all()

@@ -33,7 +33,14 @@ def test_training_without_a_script_is_as_in_the_golden_file() -> None:
 def test_arguments_name_the_machines_and_the_workers_own_port() -> None:
     args = ["--machines", "{worker_hosts}", "--port", "{port}", "--machines-count", "{size}"]
     told = rendered(workers=2, args=args)["worker-1"]
-    assert told.argv[2:] == ["--machines", "127.0.0.1:40000,127.0.0.1:40002", "--port", "40002", "--machines-count", "2"]
+    assert told.argv[2:] == [
+        "--machines",
+        "127.0.0.1:40000,127.0.0.1:40002",
+        "--port",
+        "40002",
+        "--machines-count",
+        "2",
+    ]
     assert told.env["LIGHTGBM_MACHINES"] == "127.0.0.1:40000,127.0.0.1:40002"
 
 
