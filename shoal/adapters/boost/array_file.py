@@ -9,9 +9,10 @@ import numpy as np
 
 from shoal.adapters.boost.columns import Columns
 from shoal.adapters.boost.errors import BadData
+from shoal.adapters.boost.share import Share
 
 
-def read(path: Path, rank: int, size: int) -> Columns:
+def read(path: Path, share: Share) -> Columns:
     try:
         found = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, OSError, EOFError) as wrong:
@@ -25,16 +26,15 @@ def read(path: Path, rank: int, size: int) -> Columns:
         raise BadData(
             f"{path.name}: the arrays must have one row per sample, as many each, in 1 or 2 dimensions: {shapes}"
         )
-    total = counts.pop()
-    low, high = total * rank // size, total * (rank + 1) // size
+    rows = share.rows(counts.pop())
     names: list[str] = []
     cells: list[Any] = []
     for name, array in arrays.items():
-        own = np.asarray(array[low:high])
+        own = np.asarray(array[rows])
         several = own.ndim == 2
         names += [f"{name}{number}" for number in range(own.shape[1])] if several else [name or "0"]
         cells += [_cells(own[:, number]) for number in range(own.shape[1])] if several else [_cells(own)]
-    return Columns(tuple(names), tuple(cells), high - low)
+    return Columns(tuple(names), tuple(cells), len(range(rows.start, rows.stop, rows.step or 1)))
 
 
 def _cells(array: Any) -> Any:

@@ -1,7 +1,8 @@
-"""A text file with a row on each line, cut among the workers by bytes: each reads and parses only its own part.
+"""A text file with a row on each line: each worker parses only its own lines.
 
-A row belongs to the worker in whose range its first byte lies. Only where a quoted cell goes over several lines can a
-range not be cut so; then every worker reads the whole file and keeps its share of the rows.
+Stretches are cut by bytes, and nobody reads another's: a row belongs to the worker in whose range its first byte lies.
+Only where a quoted cell goes over several lines can a file not be cut so; then every worker parses all of it and keeps
+its share of the rows.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO
 
 from shoal.adapters.boost.columns import Columns, numbers
 from shoal.adapters.boost.errors import BadData
+from shoal.adapters.boost.share import ALL, Share
 
 DELIMITERS = ",;\t|"
 AnyOf = Callable[[bool], bool]  # whether any worker says yes
@@ -28,12 +31,12 @@ class Layout:
     start: int
 
 
-def read(path: Path, rank: int, size: int, anyone: AnyOf, header: bool | None) -> Columns:
+def read(path: Path, share: Share, anyone: AnyOf, header: bool | None) -> Columns:
     layout = look(path, header)
-    lines = own_lines(path, layout.start, rank, size)
+    lines = own_lines(path, layout.start, share)
     if anyone(any(line.count(b'"') % 2 for line in lines)):
-        rows = _parse(path, own_lines(path, layout.start, 0, 1), layout)
-        rows = rows[len(rows) * rank // size : len(rows) * (rank + 1) // size]
+        rows = _parse(path, own_lines(path, layout.start, ALL), layout)
+        rows = rows[share.rows(len(rows))]
     else:
         rows = _parse(path, lines, layout)
     cells = tuple(zip(*rows, strict=True)) or tuple(() for _ in layout.names)
@@ -58,13 +61,16 @@ def look(path: Path, header: bool | None) -> Layout:
     return Layout(tuple(cells), delimiter, start)
 
 
-def own_lines(path: Path, start: int, rank: int, size: int) -> list[bytes]:
-    """The lines whose first byte lies in this worker's range."""
+def own_lines(path: Path, start: int, share: Share) -> list[bytes]:
+    """This worker's lines from `start` on, without empty ones."""
     with open(path, "rb") as file:
-        span = max(0, path.stat().st_size - start)
-        low, high = (_line_start(file, start, start + span * part // size) for part in (rank, rank + 1))
+        if share.in_turn:
+            file.seek(start)
+            return [line for line in file if line.strip()][share.rank :: share.size]
+        span = share.rows(max(0, path.stat().st_size - start))
+        low, high = (_line_start(file, start, start + offset) for offset in (span.start, span.stop))
         file.seek(low)
-        return [line for line in file.read(high - low).splitlines(keepends=True) if line.strip()]
+        return [line for line in BytesIO(file.read(high - low)) if line.strip()]
 
 
 def _line_start(file: BinaryIO, start: int, offset: int) -> int:

@@ -10,15 +10,16 @@ import numpy as np
 from shoal.adapters.boost.columns import Floats
 from shoal.adapters.boost.csv_file import own_lines
 from shoal.adapters.boost.errors import BadData
+from shoal.adapters.boost.share import Share
 
 
-def read(path: Path, rank: int, size: int) -> tuple[Floats, Any]:
+def read(path: Path, share: Share) -> tuple[Floats, Any]:
     """The labels and a sparse matrix, as wide as this worker's largest index asks for."""
     from scipy.sparse import csr_array
 
     labels: list[float] = []
     starts, indices, values = [0], [], []
-    for line in own_lines(path, 0, rank, size):
+    for line in own_lines(path, 0, share):
         words = line.split(b"#")[0].split()
         if not words:
             continue

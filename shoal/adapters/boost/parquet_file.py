@@ -1,4 +1,4 @@
-"""A Parquet file, cut among the workers by rows; each reads only the row groups that hold some of its own."""
+"""A Parquet file, cut among the workers by rows; each reads only the row groups that hold some of a stretch."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import numpy as np
 
 from shoal.adapters.boost.columns import Columns
 from shoal.adapters.boost.errors import BadData
+from shoal.adapters.boost.share import Share
 
 
-def read(path: Path, rank: int, size: int, ignore: tuple[str, ...]) -> Columns:
+def read(path: Path, share: Share, ignore: tuple[str, ...]) -> Columns:
     try:
         from pyarrow import ArrowInvalid
         from pyarrow.parquet import ParquetFile
@@ -23,20 +24,24 @@ def read(path: Path, rank: int, size: int, ignore: tuple[str, ...]) -> Columns:
         file = ParquetFile(path)
     except (ArrowInvalid, OSError) as wrong:
         raise BadData(f"{path.name} cannot be read as Parquet: {wrong}") from None
-    total = file.metadata.num_rows
-    low, high = total * rank // size, total * (rank + 1) // size
+    names = tuple(name for name in file.schema_arrow.names if name not in ignore)
+    table = _own(file, share, names)
+    return Columns(names, tuple(_cells(path, name, table.column(name)) for name in names), table.num_rows)
+
+
+def _own(file: Any, share: Share, names: tuple[str, ...]) -> Any:
+    rows = share.rows(file.metadata.num_rows)
+    if share.in_turn:
+        return file.read(columns=list(names)).take(list(range(rows.start, rows.stop, rows.step)))
     groups, skipped, at = [], 0, 0
     for number in range(file.num_row_groups):
-        rows = file.metadata.row_group(number).num_rows
-        if at < high and at + rows > low:
+        count = file.metadata.row_group(number).num_rows
+        if at < rows.stop and at + count > rows.start:
             groups.append(number)
-        elif at + rows <= low:
-            skipped += rows
-        at += rows
-    names = tuple(name for name in file.schema_arrow.names if name not in ignore)
-    table = file.read_row_groups(groups, columns=list(names)).slice(low - skipped, high - low)
-    cells = tuple(_cells(path, name, table.column(name)) for name in names)
-    return Columns(names, cells, high - low)
+        elif at + count <= rows.start:
+            skipped += count
+        at += count
+    return file.read_row_groups(groups, columns=list(names)).slice(rows.start - skipped, rows.stop - rows.start)
 
 
 def _cells(path: Path, name: str, column: Any) -> Any:

@@ -28,13 +28,13 @@ def run(framework: str, task: Task, world: World) -> None:
     trainer.check(task.params)
     with Meeting(world) as meeting:
         began = time.monotonic()
-        rows, valid = _rows(task, meeting)
+        rows, valid = _rows(task, meeting, trainer.IN_TURN)
         if world.rank == 0:
             _tell(task, rows, valid, world)
         course = Course(task, meeting, Keeper(world.outputs))
         course.listen()
         model = trainer.train(task.params, rows.shape.goal, rows, valid, _threads(world), course)
-        meeting.gather(None)  # everybody has the model
+        _must_be_alike(meeting.gather(trainer.digest(model)))
         if world.rank == 0:
             _leave(world, trainer, framework, task, rows, course, model, time.monotonic() - began)
 
@@ -55,9 +55,9 @@ def _check_reserved(framework: str, reserved: tuple[str, ...], task: Task) -> No
             raise BadData(f"params: {name} is set by Shoal, which knows the workers of {framework}; leave it out")
 
 
-def _rows(task: Task, meeting: Meeting) -> tuple[Table, Table | None]:
+def _rows(task: Task, meeting: Meeting, in_turn: bool) -> tuple[Table, Table | None]:
     objective, num_class = task.params.get("objective"), task.params.get("num_class")
-    rows = load(task, meeting, None if objective is None else str(objective), num_class)
+    rows = load(task, meeting, None if objective is None else str(objective), num_class, in_turn)
     if task.valid:
         return rows, load_valid(task, meeting, rows)
     if not task.share:
@@ -72,6 +72,13 @@ def _rows(task: Task, meeting: Meeting) -> tuple[Table, Table | None]:
     if not sum(meeting.gather(len(valid))):
         raise BadData(f"valid: {task.share:g} of {rows.total} rows is none; give a greater share, or a file")
     return own, valid
+
+
+def _must_be_alike(digests: list[str]) -> None:
+    """Whoever has another model was not in the same training."""
+    others = [f"worker-{rank}" for rank, digest in enumerate(digests) if digest != digests[0]]
+    if others:
+        raise BadData(f"{', '.join(others)} grew another model than worker-0: do all have the same version?")
 
 
 def _threads(world: World) -> int:

@@ -18,6 +18,7 @@ from shoal.adapters.boost import array_file, columns, csv_file, goal, libsvm_fil
 from shoal.adapters.boost.columns import Columns, Floats
 from shoal.adapters.boost.errors import BadData
 from shoal.adapters.boost.goal import MOST_CLASSES, Goal, Seen
+from shoal.adapters.boost.share import Share
 from shoal.adapters.boost.task import Task
 from shoal.adapters.meeting import Meeting
 
@@ -43,13 +44,13 @@ class Shape:
 
 @dataclass(frozen=True)
 class Table:
-    """Some of the rows; `first` is the number of its first row among all."""
+    """Some of the rows, with their numbers among all."""
 
     shape: Shape
     matrix: Any
     label: Floats
     weight: Floats | None
-    first: int
+    numbers: NDArray[np.int64]
     total: int  # rows of all workers
 
     def __len__(self) -> int:
@@ -57,41 +58,47 @@ class Table:
 
     def pick(self, mask: NDArray[np.bool_]) -> Table:
         weight = None if self.weight is None else self.weight[mask]
-        return replace(self, matrix=self.matrix[mask], label=self.label[mask], weight=weight)
+        return replace(
+            self, matrix=self.matrix[mask], label=self.label[mask], weight=weight, numbers=self.numbers[mask]
+        )
 
     def split(self, share: float) -> tuple[Table, Table]:
         """Training rows, and about that share of all for evaluation: which ones, the number of a row decides alone, so
         it does not depend on the workers."""
-        chosen = _mixed(np.arange(self.first, self.first + len(self), dtype=np.uint64)) < int(share * 2**64)
+        chosen = _mixed(self.numbers.astype(np.uint64)) < int(share * 2**64)
         return self.pick(~chosen), self.pick(chosen)
 
 
-def load(task: Task, meeting: Meeting, objective: str | None, num_class: int | None) -> Table:
+def load(task: Task, meeting: Meeting, objective: str | None, num_class: int | None, in_turn: bool = False) -> Table:
     """The training rows of this worker. BadData, on all workers alike, when one of them cannot use its part."""
+    share = Share(meeting.rank, meeting.size, in_turn)
     if task.data[0].suffix.lower() in _SPARSE:
-        return _load_sparse(task, task.data, meeting, None, objective, num_class)
-    found = together(meeting, lambda: _columns(task, task.data, meeting))
-    first, total = _count(meeting, found.count, task.data)
+        return _load_sparse(task, task.data, meeting, share, None, objective, num_class)
+    parts = together(meeting, lambda: _columns(task, task.data, meeting, share))
+    numbers, total = _count(meeting, [part.count for part in parts], task.data, share)
+    found = _joined(parts)
     label, weight, features = together(meeting, lambda: _roles(task, found))
     shape = Shape(tuple(found.names[at] for at in features), label=found.names[label])
     shape = replace(shape, categories=_categories(meeting, shape, [found.cells[at] for at in features]))
-    values, seen = _label(meeting, found, label, first)
+    values, seen = _label(meeting, found, label, numbers)
     shape = replace(shape, goal=together(meeting, lambda: goal.decide(shape.label, seen, objective, num_class)))
-    return together(meeting, lambda: _table(task, shape, found, features, values, weight, first, total))
+    return together(meeting, lambda: _table(task, shape, found, features, values, weight, numbers, total))
 
 
 def load_valid(task: Task, meeting: Meeting, train: Table) -> Table:
     """The rows of the second file, seen as the training rows were."""
+    share = Share(meeting.rank, meeting.size)
     if task.valid[0].suffix.lower() in _SPARSE:
-        return _load_sparse(task, task.valid, meeting, train.shape, None, None)
-    found = together(meeting, lambda: _columns(task, task.valid, meeting))
-    first, total = _count(meeting, found.count, task.valid, least=1)
+        return _load_sparse(task, task.valid, meeting, share, train.shape, None, None)
+    parts = together(meeting, lambda: _columns(task, task.valid, meeting, share))
+    numbers, total = _count(meeting, [part.count for part in parts], task.valid, share, least=1)
+    found = _joined(parts)
 
     def work() -> Table:
         at = [found.find("valid", name) for name in train.shape.names]
         label = found.find("label", train.shape.label)
         weight = None if task.weight is None else found.find("weight", task.weight)
-        return _table(task, train.shape, found, at, found.cells[label], weight, first, total)
+        return _table(task, train.shape, found, at, found.cells[label], weight, numbers, total)
 
     return together(meeting, work)
 
@@ -113,31 +120,37 @@ def together(meeting: Meeting, work: Callable[[], T]) -> T:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def _columns(task: Task, files: tuple[Path, ...], meeting: Meeting) -> Columns:
+def _columns(task: Task, files: tuple[Path, ...], meeting: Meeting, share: Share) -> list[Columns]:
+    """This worker's part of every file."""
+
     def anyone(mine: bool) -> bool:
         return any(meeting.gather(mine))
 
-    parts = [_read(task, path, meeting, anyone) for path in files]
-    names = parts[0].names
+    parts = [_read(task, path, share, anyone) for path in files]
     for path, part in zip(files, parts, strict=True):
-        if part.names != names:
+        if part.names != parts[0].names:
             raise BadData(f"{path.name} has other columns than {files[0].name}; give files of one kind")
-    cells = tuple(_joined([part.cells[at] for part in parts]) for at in range(len(names)))
-    return Columns(names, cells, sum(part.count for part in parts))
+    return parts
 
 
-def _read(task: Task, path: Path, meeting: Meeting, anyone: Callable[[bool], bool]) -> Columns:
+def _read(task: Task, path: Path, share: Share, anyone: Callable[[bool], bool]) -> Columns:
     suffix = path.suffix.lower()
     if path.stat().st_size == 0:
         raise BadData(f"{path.name} is empty; give a file with rows")
     if suffix == ".parquet":
-        return parquet_file.read(path, meeting.rank, meeting.size, task.ignore)
+        return parquet_file.read(path, share, task.ignore)
     if suffix in (".npy", ".npz"):
-        return array_file.read(path, meeting.rank, meeting.size)
-    return csv_file.read(path, meeting.rank, meeting.size, anyone, task.header)
+        return array_file.read(path, share)
+    return csv_file.read(path, share, anyone, task.header)
 
 
-def _joined(parts: list[Any]) -> Any:
+def _joined(parts: list[Columns]) -> Columns:
+    names = parts[0].names
+    cells = tuple(_one([part.cells[at] for part in parts]) for at in range(len(names)))
+    return Columns(names, cells, sum(part.count for part in parts))
+
+
+def _one(parts: list[Any]) -> Any:
     if len(parts) == 1:
         return parts[0]
     if all(isinstance(part, np.ndarray) for part in parts):
@@ -145,9 +158,12 @@ def _joined(parts: list[Any]) -> Any:
     return [cell for part in parts for cell in (part.tolist() if isinstance(part, np.ndarray) else part)]
 
 
-def _count(meeting: Meeting, mine: int, files: tuple[Path, ...], least: int | None = None) -> tuple[int, int]:
-    """The number of this worker's first row, and how many there are; every worker must have one to train on."""
-    counts = meeting.gather(mine)
+def _count(
+    meeting: Meeting, mine: list[int], files: tuple[Path, ...], share: Share, least: int | None = None
+) -> tuple[NDArray[np.int64], int]:
+    """The numbers of this worker's rows, and how many there are in all; every worker must have one to train on."""
+    told = meeting.gather(mine)
+    counts = [sum(one) for one in told]
     total, named = sum(counts), ", ".join(path.name for path in files[:3])
     if total == 0:
         raise BadData(f"{named} holds no rows; give a file with some")
@@ -155,7 +171,9 @@ def _count(meeting: Meeting, mine: int, files: tuple[Path, ...], least: int | No
         raise BadData(f"{named} has {total} rows for {meeting.size} workers; give at most as many workers as rows")
     if least is None and 0 in counts:
         raise BadData(f"worker-{counts.index(0)} got no row of the {total} in {named}; give fewer workers")
-    return sum(counts[: meeting.rank]), total
+    by_file = [[one[at] for one in told] for at in range(len(files))]
+    before = np.cumsum([0, *map(sum, by_file)])
+    return np.concatenate([share.numbers(one) + before[at] for at, one in enumerate(by_file)]), total
 
 
 # -- what the columns are ----------------------------------------------------------------------------------------------
@@ -195,33 +213,42 @@ def _categories(meeting: Meeting, shape: Shape, cells: list[Any]) -> dict[str, l
     return found
 
 
-def _label(meeting: Meeting, found: Columns, at: int, first: int) -> tuple[Any, Seen]:
+def _label(meeting: Meeting, found: Columns, at: int, numbers: NDArray[np.int64]) -> tuple[Any, Seen]:
     """The label's cells, numbers or texts alike on all workers, and its different values."""
     values = columns.numbers(found.cells[at])
     text = any(meeting.gather(values is None))
     cells: Any = columns.texts(found.cells[at]) if text else values
-    together(meeting, lambda: _must_be_whole(found.names[at], cells, first))
+    together(meeting, lambda: _must_be_whole(found.names[at], cells, numbers))
     mine = columns.distinct(cells) if text else np.unique(cells).tolist()
     seen = goal.values_of(meeting.gather(mine[: MOST_CLASSES + 1]), text)
     return cells, seen
 
 
-def _must_be_whole(name: str, cells: Any, first: int) -> None:
+def _must_be_whole(name: str, cells: Any, numbers: NDArray[np.int64]) -> None:
     missing = [at for at, cell in enumerate(cells) if cell is None or cell != cell]
     if missing:
         raise BadData(
-            f"label: {name!r} is missing in {len(missing)} of this worker's rows, first in row {first + missing[0]} "
+            f"label: {name!r} is missing in {len(missing)} of this worker's rows, first in row {numbers[missing[0]]} "
             "(from 0): take those rows out, or mend them"
         )
 
 
 def _table(
-    task: Task, shape: Shape, found: Columns, at: list[int], label: Any, weight: int | None, first: int, total: int
+    task: Task,
+    shape: Shape,
+    found: Columns,
+    at: list[int],
+    label: Any,
+    weight: int | None,
+    numbers: NDArray[np.int64],
+    total: int,
 ) -> Table:
     matrix = np.empty((found.count, len(at)), dtype=np.float64, order="F")
     for number, (column, name) in enumerate(zip(at, shape.names, strict=True)):
         matrix[:, number] = _feature(shape, name, found.cells[column])
-    return Table(shape, np.ascontiguousarray(matrix), trained_label(shape, label), _weight(found, weight), first, total)
+    return Table(
+        shape, np.ascontiguousarray(matrix), trained_label(shape, label), _weight(found, weight), numbers, total
+    )
 
 
 def _feature(shape: Shape, name: str, cells: Any) -> Floats:
@@ -267,6 +294,7 @@ def _load_sparse(
     task: Task,
     files: tuple[Path, ...],
     meeting: Meeting,
+    share: Share,
     shape: Shape | None,
     objective: str | None,
     num_class: int | None,
@@ -277,24 +305,24 @@ def _load_sparse(
     def work() -> list[tuple[Floats, Any]]:
         if task.label not in (None, 0, "0") or task.weight is not None or task.ignore:
             raise BadData("a LibSVM file has its label first and no names: leave label, weight and ignore out")
-        return [libsvm_file.read(path, meeting.rank, meeting.size) for path in files]
+        return [libsvm_file.read(path, share) for path in files]
 
     parts = together(meeting, work)
     label = np.concatenate([one for one, _ in parts])
-    first, total = _count(meeting, len(label), files, least=1 if shape else None)
+    numbers, total = _count(meeting, [len(one) for one, _ in parts], files, share, least=1 if shape else None)
     widest = max(meeting.gather(max(matrix.shape[1] for _, matrix in parts)))
     width = widest if shape is None else len(shape.names)  # no tree asks for a column that training never saw
     for _, matrix in parts:
         matrix.resize((matrix.shape[0], width))
     if shape is None:
-        together(meeting, lambda: _must_be_whole("label", label, first))
+        together(meeting, lambda: _must_be_whole("label", label, numbers))
         seen = goal.values_of(meeting.gather(np.unique(label)[: MOST_CLASSES + 1].tolist()), False)
         names = tuple(map(str, range(width)))
         decided = together(meeting, lambda: goal.decide("label", seen, objective, num_class))
         shape = Shape(names, label="label", goal=decided)
     known = shape
     numbered = together(meeting, lambda: trained_label(known, label))
-    return Table(known, vstack([matrix for _, matrix in parts]).tocsr(), numbered, None, first, total)
+    return Table(known, vstack([matrix for _, matrix in parts]).tocsr(), numbered, None, numbers, total)
 
 
 def _mixed(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -6,6 +6,7 @@ import json
 import re
 import warnings
 from collections.abc import Iterator, Mapping
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from shoal.catalogue import nearest
 VERSION = str(xgboost.__version__)
 MODEL = "model.json"
 RESERVED: tuple[str, ...] = ()
+IN_TURN = False  # its sketches of the values are merged: any worker may have any rows
 _OBJECTIVES = {"number": "reg:squarederror", "yes or no": "binary:logistic", "class": "multi:softprob"}
 _UNUSED = re.compile(r"Parameters: \{ (.*?) \} are not used")
 _EVALUATED = re.compile(r"\t(train|valid)-([^\t]+?):(\S+)")
@@ -65,6 +67,10 @@ def train(
             if course.after(list(_scores(said)), lambda: bytes(booster.save_raw("json"))):
                 break
         return bytes(booster[: course.best].save_raw("json"))
+
+
+def digest(model: bytes) -> str:
+    return sha256(model).hexdigest()
 
 
 def _matrix(table: Table) -> xgboost.DMatrix:

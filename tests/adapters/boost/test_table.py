@@ -21,15 +21,19 @@ def task(path: Path, **keys: Any) -> Task:
     return read_task(json.dumps({"data": str(path), "label": "y", **keys}))
 
 
-def tables(made: Task, workers: int) -> list[Table]:
+def tables(made: Task, workers: int, in_turn: bool = False) -> list[Table]:
     def work(meeting: Any) -> Table:
-        return load(made, meeting, None, None)
+        return load(made, meeting, None, None, in_turn)
 
     found = meet(workers, work)
     for one in found:
         if isinstance(one, BaseException):
             raise one
     return [one for one in found if isinstance(one, Table)]
+
+
+def firsts(part: Table) -> Any:
+    return part.matrix[:, 0] if isinstance(part.matrix, np.ndarray) else part.matrix.toarray()[:, 0]
 
 
 def joined(parts: list[Table]) -> tuple[Any, Any]:
@@ -51,8 +55,27 @@ def test_every_row_is_read_by_exactly_one_worker_in_order(tmp_path: Path, worker
     matrix, label = joined(parts)
     np.testing.assert_array_equal(matrix, WANTED)
     np.testing.assert_array_equal(label, [y for *_, y in ROWS])
-    assert [part.first for part in parts] == list(np.cumsum([0, *map(len, parts)])[:-1])
+    assert [number for part in parts for number in part.numbers] == list(range(len(ROWS)))
     assert all(len(part) and part.total == len(ROWS) for part in parts)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("kind", ["csv", "npy", "svm"])
+def test_rows_dealt_out_in_turn_are_all_read_once_and_known_by_their_numbers(
+    tmp_path: Path, workers: int, kind: str
+) -> None:
+    file = tmp_path / f"rows.{kind}"
+    if kind == "csv":
+        write_csv(file)
+    elif kind == "npy":
+        np.save(file, np.array([[a, y] for a, _, _, y in ROWS]))
+    else:
+        file.write_text("".join(f"{y} 0:{a}\n" for a, *_, y in ROWS))
+    label = {"csv": "y", "npy": 1, "svm": 0}[kind]
+    parts = tables(task(file, label=label), workers, in_turn=True)
+    seen = sorted((int(n), float(a)) for part in parts for n, a in zip(part.numbers, firsts(part), strict=True))
+    assert seen == [(n, float(n)) for n in range(len(ROWS))]
+    assert [int(part.numbers[1] - part.numbers[0]) for part in parts] == [workers] * workers
 
 
 def test_texts_are_categories_that_all_workers_number_alike(tmp_path: Path) -> None:
