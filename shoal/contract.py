@@ -28,6 +28,7 @@ OUTPUTS = "SHOAL_OUTPUTS"  # folder whose content goes to `outputs:`
 STRATEGY = "SHOAL_STRATEGY"
 SHARED = "SHOAL_SHARED"  # the attempt's shared-memory folder on this node
 PORT_PREFIX = "SHOAL_PORT_"  # SHOAL_PORT_<NAME>: a port reserved for this process
+GATE = "SHOAL_GATE"  # a port beside a framework's meeting point, open from the moment that can be reached
 SECRET = "SHOAL_SECRET"  # what peers inside the gang prove to each other
 
 # What a rank inherits from the machine; everything else is declared.

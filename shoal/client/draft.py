@@ -6,7 +6,7 @@ import os
 import secrets
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,8 @@ from shoal import environments
 from shoal.catalogue import nearest
 from shoal.client.connect import note_of
 from shoal.client.http import Api
-from shoal.client.upload import Progress, upload
+from shoal.client.rows import locate_rows
+from shoal.client.upload import Progress, upload, upload_files
 from shoal.errors import BadSpec
 from shoal.home import Home
 from shoal.job.fields import Resources
@@ -38,9 +39,12 @@ class Draft:
     folder: Path | None = None  # what to upload, or where to run in place
     manifest: str | None = None  # code that the server already has
     in_place: str | None = None
+    files: Mapping[str, Path] = field(default_factory=dict)  # what to upload without its folder
 
     def send(self, api: Api, progress: Progress | None = None) -> dict[str, Any]:
-        """Uploads the folder, then submits; the job as the server describes it."""
+        """Uploads the folder or the files, then submits; the job as the server describes it."""
+        if self.files and self.in_place is None:
+            return replace(self, manifest=upload_files(api, self.files, progress)).post(api)
         if self.folder is None or self.in_place is not None:
             return self.post(api)
         return replace(self, manifest=upload(api, self.folder, progress)).post(api)
@@ -73,11 +77,13 @@ def draft(source: Source, *, folder: str | Path | None = None, base: str | Path 
     if spec.script is not None:
         root, script = _locate(spec.script, root, start)
         spec = spec.model_copy(update={"script": script})
+    located, files = locate_rows(spec, root, start)
+    spec = spec.model_copy(update=located)
     root = (root or start) if spec.in_place else root
     if spec.environment is not None and environments.is_file(spec.environment):
         spec = spec.model_copy(update={"environment": _locate_file(spec.environment, root, start)})
     if not spec.in_place:
-        return Draft(spec, root)
+        return Draft(spec, root, files={} if root else files)
     return Draft(spec, root, in_place=str(root))
 
 

@@ -133,8 +133,8 @@ class Gangs:
             "processes": processes,
             "roster": roster.version,
             "code": record.manifest is not None,
-            "inputs": list(record.spec.inputs),
             "environment": environment_of(self._parts, record.spec),
+            "inputs": list(record.spec.brought),
             "grace": record.spec.grace,
         }
 

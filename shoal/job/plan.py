@@ -94,7 +94,7 @@ def refuse_unserved(spec: JobSpec, served: Served) -> None:
         )
     if spec.engine is not None and spec.engine not in served.engines:
         raise NotServed(f"engine: {spec.engine!r} is not served yet; served: {', '.join(served.engines)}", key="engine")
-    for name, address in spec.inputs.items():
+    for name, address in spec.brought.items():
         if address.startswith("dataset://"):
             raise NotServed(
                 f"inputs.{name}: datasets are not served yet ({address}); use pool://me/FOLDER", key="inputs"

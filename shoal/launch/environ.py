@@ -144,10 +144,11 @@ def facts(spec: JobSpec, roster: Roster, member: Member, place: Place, gpus: Seq
     return told
 
 
-def library(role: Role) -> dict[str, str]:
-    """Lets any interpreter find `shoal`, and nothing else of ours, before the user's own paths."""
+def library(role: Role, *before: str) -> dict[str, str]:
+    """Lets any interpreter find `shoal`, and nothing else of ours, before the user's own paths. Folders in `before`
+    come first: below the library, they hold what a framework's jobs find there and no others."""
     own = role.env.get("PYTHONPATH")
-    return {"PYTHONPATH": f"{LIBRARY_PATH}:{own}" if own else LIBRARY_PATH}
+    return {"PYTHONPATH": ":".join([*before, LIBRARY_PATH, *([own] if own else [])])}
 
 
 def port_variable(name: str) -> str:

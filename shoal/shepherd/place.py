@@ -89,12 +89,15 @@ class Place:
         if value == "@shared":
             return str(self.shared())
         if value.startswith("@library"):
-            return self._task.library + value[len("@library") :]
+            return ":".join(self._in_library(path) for path in value.split(":"))
         if value in ("@inputs", "@outputs"):
             folder = self.inputs if value == "@inputs" else self.outputs
             folder.mkdir(parents=True, exist_ok=True)
             return str(folder)
         return value
+
+    def _in_library(self, path: str) -> str:
+        return self._task.library + path[len("@library") :] if path.startswith("@library") else path
 
 
 def fill_once(folder: Path, fill: Callable[[], None]) -> None:
