@@ -220,6 +220,21 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
                 why_not="its ranks are equal and reduce together",
             ),
             _row(
+                "sklearn",
+                "joblib's tasks (n_jobs=-1) go to the workers",
+                [
+                    (
+                        NATIVE,
+                        "the script is the chief's; GridSearchCV and friends spread over the workers",
+                        (
+                            Part(CHIEF, "runs the script", least=1, most=1, leads=True),
+                            Part(WORKER, "takes tasks of joblib", least=1, on_lost="restart", ours=True),
+                        ),
+                    )
+                ],
+                why_not="its tasks are independent of each other and exchange nothing",
+            ),
+            _row(
                 "command",
                 "any program; the roster, a port and the addresses of all roles are given to it",
                 [(NATIVE, "the program does its own exchange", (_WORKER,))],

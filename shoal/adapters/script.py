@@ -20,12 +20,14 @@ def run(script: str, arguments: Sequence[str]) -> int:
     because threads and exit handlers of the script may still look for it."""
     path = Path(script).resolve()
     sys.argv[:] = [script, *arguments]
-    sys.path[0] = str(path.parent)
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = str(path.parent)
     try:
         with io.open_code(str(path)) as file:
             code = compile(file.read(), str(path), "exec")
     except OSError as missing:
-        print(f"{sys.executable}: can't open file {str(path)!r}: {missing}", file=sys.stderr)
+        why = f"[Errno {missing.errno}] {missing.strerror}"
+        print(f"{sys.executable}: can't open file {str(path)!r}: {why}", file=sys.stderr)
         return 2
     except (SyntaxError, ValueError) as wrong:
         _show(wrong, None)

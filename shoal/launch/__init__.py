@@ -9,6 +9,7 @@ LAUNCHERS = Catalogue(
     "launcher",
     {
         "pytorch": "shoal.launch.pytorch:PyTorch",
+        "sklearn": "shoal.launch.sklearn:Sklearn",
         "command": "shoal.launch.command:Command",
     },
 )

@@ -13,7 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from joblib.externals import cloudpickle  # type: ignore[import-untyped]
+try:
+    from joblib.externals import cloudpickle  # type: ignore[import-untyped]
+except ImportError:  # from joblib 1.6 on it is a package of its own
+    import cloudpickle  # type: ignore[import-untyped]
 
 WORTH = 16 << 10  # bytes from which a buffer travels beside the pickle
 SHARED = 1 << 20  # bytes from which tasks share one array that nobody may change; joblib's own default

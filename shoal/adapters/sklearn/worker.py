@@ -28,6 +28,7 @@ from shoal.train.wire.link import Link
 
 FIRST_WAIT = 60.0  # seconds between two notes while the chief does not listen yet
 PATIENCE = 30.0  # seconds a chief that was there may be away
+FAREWELL = 1.0  # seconds the other thread has to hear that the work is over
 DEAF = 5.0  # seconds a task may take to hear that nobody wants it
 
 _log = logging.getLogger("shoal.joblib")
@@ -78,6 +79,7 @@ class Worker:
         self._now = _Now()
         self._quiet = threading.Event()  # set while no task runs
         self._main = threading.get_ident()
+        self._ears: threading.Thread | None = None
 
     def run(self) -> int:
         signal.signal(signal.SIGINT, self._interrupt)
@@ -85,6 +87,8 @@ class Worker:
         while True:
             try:
                 self._serve(link)
+                if self._ears is not None:
+                    self._ears.join(FAREWELL)  # it is being told the same
                 return 0
             except PeerLost as lost:
                 _log.warning("%s; looking for the chief again", lost.message)
@@ -178,7 +182,8 @@ class Worker:
                 os.chdir(cwd)
 
     def _listen(self, me: int) -> None:
-        threading.Thread(target=self._hear, args=(me,), name="shoal-orders", daemon=True).start()
+        self._ears = threading.Thread(target=self._hear, args=(me,), name="shoal-orders", daemon=True)
+        self._ears.start()
 
     def _hear(self, me: int) -> None:
         with suppress(PeerLost, WaitedTooLong):  # the main thread sees the same, and acts
@@ -186,7 +191,7 @@ class Worker:
             while True:
                 order = link.ask({"kind": "wait", "me": me}).meta
                 if order["kind"] == "over":
-                    return
+                    return link.close()
                 self._give_up(int(order["task"]))
 
     def _give_up(self, number: int) -> None:
