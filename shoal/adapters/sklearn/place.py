@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shoal import contract
-from shoal.contract import Roster
+from shoal.contract import GONE, Roster
 
 CHIEF, WORKER = "chief", "worker"
 PORT = "tasks"  # the name of the port at which the chief listens
-GONE = "gone"  # the state of a member that will not come back
 
 
 @dataclass(frozen=True)
