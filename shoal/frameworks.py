@@ -235,6 +235,12 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
                 why_not="its tasks are independent of each other and exchange nothing",
             ),
             _row(
+                "mpi",
+                "mpirun makes the ranks one world; each is a worker with its own log and limits",
+                [(NATIVE, "the program does its own exchange, by MPI", (_WORKER,))],
+                why_not="Shoal cannot reach into a program it does not know",
+            ),
+            _row(
                 "command",
                 "any program; the roster, a port and the addresses of all roles are given to it",
                 [(NATIVE, "the program does its own exchange", (_WORKER,))],

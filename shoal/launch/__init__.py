@@ -10,6 +10,7 @@ LAUNCHERS = Catalogue(
     {
         "pytorch": "shoal.launch.pytorch:PyTorch",
         "sklearn": "shoal.launch.sklearn:Sklearn",
+        "mpi": "shoal.launch.mpi:Mpi",
         "command": "shoal.launch.command:Command",
     },
 )

@@ -1,5 +1,5 @@
-"""Any program as a gang: each process has a port and knows the others by variables and by the roster file, which also lies there
-as a hostfile."""
+"""Any program as a gang: each process has a port and knows the others by variables, by the roster file and by a
+hostfile."""
 
 from __future__ import annotations
 

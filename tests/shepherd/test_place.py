@@ -92,7 +92,7 @@ def test_a_roster_is_replaced_whole(place: Place) -> None:
     place.write_roster({"version": 1})
     place.write_roster({"version": 2})
     assert place.roster.read_text() == '{"version": 2}'
-    assert [path.name for path in place.folder.iterdir()] == ["n1.roster.json"]
+    assert sorted(path.name for path in place.folder.iterdir()) == ["n1.hosts", "n1.roster.json"]
 
 
 def test_a_lock_is_held_once(tmp_path: Path) -> None:
