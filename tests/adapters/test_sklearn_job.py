@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.live import Live, live_server
+from tests.support.shell import typed
 
 pytestmark = [pytest.mark.real]
 
@@ -33,16 +32,8 @@ if __name__ == "__main__":
 
 
 def run(live: Live, folder: Path, code: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "SHOAL_HOME": str(live.home.root)}
-    words = [sys.executable, "-m", "shoal.cli", "run", "src/grid.py", "--framework", "sklearn", "--workers", "2"]
-    return subprocess.run(
-        [*words, "--folder", ".", "--retries", "0", "--", code],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+    flags = ("--framework", "sklearn", "--workers", "2", "--folder", ".", "--retries", "0")
+    return typed(live, folder, "run", "src/grid.py", *flags, "--", code)
 
 
 def test_a_killed_worker_costs_a_job_nothing_but_time_and_the_scripts_end_is_the_jobs(tmp_path: Path) -> None:
@@ -52,6 +43,6 @@ def test_a_killed_worker_costs_a_job_nothing_but_time_and_the_scripts_end_is_the
     (folder / "beside.py").write_text("def square(number): return number * number\n")
     with live_server(tmp_path / "home") as live:
         done = run(live, folder.parent, "0")
-        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.returncode == 0, done.stdout
         assert f"chief-0 | ['0'] {[number**2 for number in range(12)]}" in done.stdout
         assert run(live, folder.parent, "7").returncode == 7
