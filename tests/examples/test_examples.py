@@ -191,3 +191,12 @@ def test_11_click_through_learns_most_of_what_can_be_learned_from_rows_on_two_se
     said = world.shoal("run", "examples/11_click_through/train.py", *options, "--", "--steps", "200")
     learned = [int(part) for part in re.findall(r"learned (\d+)% of what can be learned", said)]
     assert len(learned) == 2 and all(part > 75 for part in learned)
+
+
+def test_15_sklearn_fits_on_both_workers_and_finds_what_one_process_finds(world: World) -> None:
+    alone = world.python("examples/15_sklearn/grid.py", "--jobs", "1").splitlines()
+    said = world.shoal("run", "examples/15_sklearn/grid.py", "--framework", "sklearn", "--workers", "2")
+    spread = [line.removeprefix("chief-0 | ") for line in said.splitlines() if line.startswith("chief-0 | ")]
+    assert alone[0] == "27 fits in 1 processes, this one too"
+    assert spread[0] == "27 fits in 2 processes, this one not"
+    assert spread[1:] == alone[1:] and len(alone) == 5
