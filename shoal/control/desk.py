@@ -101,8 +101,7 @@ class Desk:
         self._parts.logs.drop(record.id)
         work = self._parts.home.work
         shutil.rmtree(work / record.id, ignore_errors=True)
-        for mark in ("complete", "lock"):  # the shepherds' notes beside the folder
-            (work / f".{record.id}.{mark}").unlink(missing_ok=True)
+        (work / f".{record.id}.complete").unlink(missing_ok=True)  # the shepherds' note beside the folder
         self._store.delete_job(record.id)
         self._parts.bell.ring(f"job:{record.id}")
 

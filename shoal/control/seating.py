@@ -63,7 +63,7 @@ def tasks_of(parts: Parts, record: JobRecord, placement: Placement) -> tuple[Tas
             work=record.in_place or str(parts.home.work / record.id),
             seats=seats[node],
             log_limit=record.spec.log_limit,
-            note=str(parts.home.note_file) if parts.engine_of(record.spec.engine).can.shared_folder else None,
+            note=str(parts.home.public_note) if parts.engine_of(record.spec.engine).can.shared_folder else None,
         )
         for node in sorted(seats)
     )
