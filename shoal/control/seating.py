@@ -69,6 +69,14 @@ def tasks_of(parts: Parts, record: JobRecord, placement: Placement) -> tuple[Tas
     )
 
 
+def programs_of(record: JobRecord) -> tuple[str, ...]:
+    """The absolute paths among what the job's processes run: a sandbox must show them to it."""
+    spec = record.spec
+    named = [spec.environment, *(spec.command or ())[:1]]
+    named += [role.command[0] for role in spec.expand() if role.command]
+    return tuple(dict.fromkeys(path for path in named if path is not None and path.startswith("/")))
+
+
 def roster_of(attempt: Attempt, ranks: Iterable[RankRow], shepherds: Iterable[Shepherd]) -> Roster:
     """The roster as it stands: members with the addresses and ports their shepherds announced."""
     announced = {shepherd.node: shepherd for shepherd in shepherds}

@@ -11,6 +11,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from shoal.contract import Task
@@ -118,7 +119,8 @@ class Apart:
 
     def _as_person(self, person: Person | None, own_home: Path) -> Around:
         assert person is not None  # the machine offers this way to root only
-        return _around(person, person.name, Path(person.home or own_home), ())
+        around = _around(person, person.name, Path(person.home or own_home), ())
+        return replace(around, python=self._look().python)
 
     def _sandbox(
         self, folder: GangFolder, node: str, writes: list[Path], programs: Iterable[str], person: Person | None
@@ -152,7 +154,7 @@ def _around(person: Person | None, name: str, home: Path, prefix: tuple[str, ...
     env = {"HOME": str(home), "USER": name, "LOGNAME": name, "TMPDIR": "/tmp"}
     if person is None:
         return Around(prefix, env=env)
-    return Around(prefix, person.uid, person.gid, env)
+    return Around(prefix, person.uid, person.gid, env=env)
 
 
 def _spots(paths: Iterable[Path], hidden: tuple[str, ...]) -> Iterator[str]:

@@ -19,7 +19,7 @@ from shoal.errors import BadConfig
 
 Mode = Literal["user", "bubblewrap", "none"]
 Asked = Literal["auto", "user", "bubblewrap", "none"]
-WAYS: tuple[Mode, ...] = ("user", "bubblewrap")  # in the order in which `auto` tries them
+WAYS: tuple[Mode, ...] = ("user", "bubblewrap")
 
 FIRST_UID, LAST_UID = 70_000, 79_999  # above what systems give to people and below what they give to containers
 LEAST_PERSON = 1000  # users below are the system's own
@@ -38,10 +38,15 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Offers:
-    """For each way why this machine does not have it, with what to do; empty where it has it."""
+    """For each way why this machine does not have it, with what to do; empty where it has it.
+
+    `python` is the interpreter for shepherds of other users; empty for the server's own, the only one that is sure to
+    have what the server's has: with another, `user` is no more than better than nothing.
+    """
 
     user: str = ""
     bubblewrap: str = ""
+    python: str = ""
 
     def lacks(self, mode: Mode) -> str:
         return "" if mode == "none" else str(getattr(self, mode))
@@ -72,6 +77,7 @@ class Around:
     prefix: tuple[str, ...] = ()
     uid: int | None = None
     gid: int | None = None
+    python: str = ""  # the shepherd's interpreter; the server's own when empty
     env: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -117,8 +123,13 @@ def choose(asked: Asked, people: int, look: Callable[[], Offers]) -> InForce:
 
 def first_of(offers: Offers) -> InForce:
     """What `auto` takes among several users."""
-    for mode in WAYS:
-        if not offers.lacks(mode):
-            return InForce(mode, "the first that works on this machine")
+    if not offers.user and not offers.python:
+        return InForce("user", "this server may switch users")
+    if not offers.bubblewrap:
+        return InForce("bubblewrap", "bubblewrap is installed and works")
+    if not offers.user:
+        return InForce(
+            "user", f"this server may switch users, though others cannot run its Python, only {offers.python}"
+        )
     lacks = "; ".join(f"{mode}: {offers.lacks(mode)}" for mode in WAYS)
     return InForce("none", f"this machine has nothing else ({lacks})")

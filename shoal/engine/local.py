@@ -174,7 +174,7 @@ class LocalEngine:
     def _spawn(
         self, folder: GangFolder, node: str, around: Around, arguments: list[str], mark: Mapping[str, str]
     ) -> subprocess.Popen[bytes]:
-        shepherd = [sys.executable, "-I", "-S", str(self._shepherd())]
+        shepherd = [around.python or sys.executable, "-I", "-S", str(self._shepherd())]
         with folder.errors(node) as errors:
             return subprocess.Popen(
                 [*around.prefix, *shepherd, *around.arguments, *arguments],

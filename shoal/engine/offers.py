@@ -12,29 +12,34 @@ from shoal.engine import bubblewrap
 from shoal.engine.isolation import Offers
 
 PROGRAM = "bwrap"
+SYSTEM = ("/usr/bin/python3", "/usr/local/bin/python3")  # good enough for a shepherd, from 3.9 on
+RECENT = "import sys; sys.exit(sys.version_info < (3, 9))"
 WITHIN = 20.0  # seconds; a machine in distress starts nothing faster
 
 
 def look(home: Path, uid: int) -> Offers:
     """`uid` is one that a job might get; `home` is where shepherds find their things."""
-    return Offers(user=_user(home, uid), bubblewrap=_bubblewrap())
+    user, python = _user(home, uid)
+    return Offers(user, _bubblewrap(), python)
 
 
-def _user(home: Path, uid: int) -> str:
+def _user(home: Path, uid: int) -> tuple[str, str]:
+    """What is missing, and the interpreter that serves when the server's own does not."""
     if os.geteuid() != 0:
-        return "the server does not run as root, so it cannot start processes as other users; start it as root"
+        return "the server does not run as root, so it cannot start processes as other users; start it as root", ""
     closed = [folder for folder in home.resolve().parents if not folder.stat().st_mode & 0o001]
     if closed:
-        return (
-            f"other users cannot enter {closed[0]}, above SHOAL_HOME; set SHOAL_HOME to a folder such as /var/lib/shoal"
-        )
-    said = _try([sys.executable, "-I", "-S", "-c", ""], uid)
-    if said:
-        return (
-            f"user {uid} cannot start {sys.executable} ({said}); install Shoal where every user can read it, and set "
-            "isolation.uids to numbers that this system allows"
-        )
-    return ""
+        return f"others cannot enter {closed[0]}, above SHOAL_HOME; set SHOAL_HOME to one like /var/lib/shoal", ""
+    said = _try([sys.executable, "-I", "-S", "-c", RECENT], uid)
+    if not said:
+        return "", ""
+    for python in SYSTEM:
+        if not _try([python, "-I", "-S", "-c", RECENT], uid):
+            return "", python
+    return (
+        f"user {uid} cannot start {sys.executable} ({said}); install Shoal and its Python where every user can read "
+        "them, and set isolation.uids to numbers that this system allows"
+    ), ""
 
 
 def _bubblewrap() -> str:

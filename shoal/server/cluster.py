@@ -7,7 +7,6 @@ from starlette.responses import Response
 
 from shoal.server.metrics import MEDIA_TYPE
 from shoal.server.routing import Admin, Asker, Here, as_json
-from shoal.server.service import IDENTITY_NOTE
 
 router = APIRouter(tags=["cluster"])
 root = APIRouter(tags=["cluster"])
@@ -15,6 +14,7 @@ root = APIRouter(tags=["cluster"])
 
 @router.get("/server")
 async def server(service: Here, user: Asker) -> Response:
+    isolation = await service.call(service.parts.isolation)
     return as_json(
         {
             "version": service.version,
@@ -23,7 +23,8 @@ async def server(service: Here, user: Asker) -> Response:
             "engine": service.parts.default_engine,
             "database": service.store.dialect,
             "started_at": service.started_at,
-            "identity_note": IDENTITY_NOTE,
+            "isolation": {"mode": isolation.mode, "why": isolation.why},
+            "identity_note": isolation.note,
         }
     )
 

@@ -1,7 +1,7 @@
 """Where things lie on the node: the gang's folder, the job's folder, inputs, roster, shared memory.
 
-Several shepherds of one machine may share the job's folder. Whoever comes first fills it under the lock of a file beside
-it, never inside, and writes into that file that the folder is whole.
+Several shepherds of one machine may share the job's folder. Whoever comes first fills it under the lock of a file
+beside it, never inside, and writes into that file that the folder is whole.
 """
 
 from __future__ import annotations
