@@ -129,8 +129,7 @@ class Apart:
         if program is None:
             raise StartFailed("bubblewrap is gone from this machine; install it again, or restart the server")
         hidden = tuple(dict.fromkeys(self._hidden()))
-        tmp = folder.make_tmp(node)
-        _give(tmp, person)
+        tmp = folder.make_tmp(node, *((person.uid, person.gid) if person else ()))
         reads = [self._home.public, folder.path, PACKAGE, *map(Path, (*self._rules.visible, *bubblewrap.KEPT))]
         for interpreter in (sys.executable, shutil.which("python3") or "", *programs):
             reads += interpreters.prefixes(interpreter)
@@ -141,7 +140,7 @@ class Apart:
             tmp=str(tmp.resolve()),
             devices=tuple(str(found) for name in bubblewrap.DEVICES for found in sorted(Path("/dev").glob(name))),
         )
-        return bubblewrap.command(program, view, str(folder.own.resolve()), root=person is not None)
+        return bubblewrap.command(program, view, root=person is not None)
 
     def _hidden(self) -> Iterator[str]:
         for path in (*bubblewrap.HIDDEN, self._home.root, Path.home()):

@@ -29,32 +29,39 @@ class View:
     devices: tuple[str, ...] = ()
 
 
-def command(program: str, view: View, folder: str, *, root: bool) -> tuple[str, ...]:
-    """What goes before the command; `folder` is where it starts. `root`: the caller is, and inside gives it up."""
+def command(program: str, view: View, *, root: bool) -> tuple[str, ...]:
+    """What goes before the command, which starts in `/`. `root`: the caller is, and inside gives it up."""
     hidden = outermost(view.hidden)
-    words = [program, *FEW, "--tmpfs", "/dev/shm", "--new-session"]
+    words = [program, *FEW, "--perms", "1777", "--tmpfs", "/dev/shm", "--new-session"]
     for path in hidden:
         words += ["--bind", view.tmp, path] if path == "/tmp" else ["--tmpfs", path]
     for device in view.devices:
         words += ["--dev-bind", device, device]
-    for path in sorted({*view.reads, *view.writes}, key=lambda path: (len(Path(path).parts), path)):
-        if path in view.writes or is_below(path, hidden):
-            words += ["--bind" if path in view.writes else "--ro-bind", path, path]
+    shown = [path for path in _by_depth({*view.reads, *view.writes}) if path in view.writes or is_below(path, hidden)]
+    # The folders on the way are made by bubblewrap, for its own user alone unless they are asked for.
+    for parent in _by_depth({str(Path(path).parent) for path in shown if is_below(str(Path(path).parent), hidden)}):
+        words += ["--dir", parent]
+    for path in shown:
+        words += ["--bind" if path in view.writes else "--ro-bind", path, path]
     for path in hidden:
         if path != "/tmp":
             words += ["--remount-ro", path]
     if root:  # what the shepherd needs to become someone else, and nothing more
         words += ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
-    return (*words, "--chdir", folder, "--")
+    return (*words, "--chdir", "/", "--")
 
 
 def outermost(paths: Iterable[str]) -> list[str]:
     """Those that lie in none of the others, in order."""
     found: list[str] = []
-    for path in sorted(set(paths), key=lambda path: (len(Path(path).parts), path)):
+    for path in _by_depth(paths):
         if not is_below(path, found):
             found.append(path)
     return found
+
+
+def _by_depth(paths: Iterable[str]) -> list[str]:
+    return sorted(set(paths), key=lambda path: (len(Path(path).parts), path))
 
 
 def is_below(path: str, folders: Iterable[str]) -> bool:

@@ -6,6 +6,7 @@
                 <node>.err     what the shepherd itself printed
                 <node>.drain   pid of the process that sends what a dead shepherd left
                 killed         the gang was killed and is never to be started again
+                tmp/<node>/    the shepherd's /tmp, where it is in a sandbox
                 shepherd/      the shepherds' own:
                 <node>.lock    held (flock) by the shepherd for as long as it lives
                 <node>.events.jsonl  what became of the ranks it started
@@ -77,11 +78,18 @@ class GangFolder:
         text = _read(self._file(f"{node}.around"))
         return Around.from_json(text) if text else NOTHING
 
-    def make_tmp(self, node: str) -> Path:
-        """An empty folder to be /tmp in a sandbox: never the one of an earlier process, which may have left links."""
-        folder = self._file(f"{node}.tmp")
+    def make_tmp(self, node: str, uid: int | None = None, gid: int | None = None) -> Path:
+        """An empty folder to be /tmp in a sandbox: never the one of an earlier process, which may have left links.
+
+        Everyone inside may pass through it, nobody outside comes as far: the folder above is closed.
+        """
+        folder = self._file("tmp") / node
         shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(mode=0o700)
+        folder.parent.mkdir(mode=0o700, exist_ok=True)
+        folder.mkdir()
+        folder.chmod(0o755)
+        if uid is not None and gid is not None:
+            os.chown(folder, uid, gid)
         return folder
 
     @contextmanager

@@ -278,7 +278,7 @@ class LocalEngine:
             return
         around = folder.around(node)
         if around.prefix:
-            folder.make_tmp(node)
+            folder.make_tmp(node, around.uid, around.gid)
         task = str(folder.task_file(node))
         started = self._spawn(folder, node, around, ["--drain", task], {DRAIN: folder.key})
         self._drains[folder.key, node] = started
