@@ -27,7 +27,7 @@ def _user(home: Path, uid: int) -> tuple[str, str]:
     """What is missing, and the interpreter that serves when the server's own does not."""
     if os.geteuid() != 0:
         return "the server does not run as root, so it cannot start processes as other users; start it as root", ""
-    closed = [folder for folder in home.resolve().parents if not folder.stat().st_mode & 0o001]
+    closed = [folder for folder in home.resolve().parents if folder.exists() and not folder.stat().st_mode & 0o001]
     if closed:
         return f"others cannot enter {closed[0]}, above SHOAL_HOME; set SHOAL_HOME to one like /var/lib/shoal", ""
     said = _try([sys.executable, "-I", "-S", "-c", RECENT], uid)

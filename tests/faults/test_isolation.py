@@ -6,7 +6,11 @@ The same attacks are run where jobs are not kept apart, so that it is known that
 from __future__ import annotations
 
 import json
+import os
+import re
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -200,6 +204,25 @@ def test_only_an_administrator_runs_in_place_where_jobs_are_kept_apart(mode: str
         job = Job(live.api, live.api.request("POST", "/jobs", json=body))
         live.wait_state(job, "succeeded", "failed")
         assert live.lines(job) == ["here"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [("bubblewrap", "bubblewrap is not installed; install"), ("user", "others cannot enter|does not run as root")],
+)
+def test_a_server_that_cannot_have_what_was_asked_for_does_not_start(mode: str, said: str, tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "config.toml").write_text(f'[isolation]\nmode = "{mode}"\n')
+    started = subprocess.run(
+        [sys.executable, "-m", "shoal.server", "--home", str(tmp_path / "home")],
+        env={**os.environ, "PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert started.returncode == 1
+    assert re.search(f"the server cannot start: isolation.mode = '{mode}' cannot be had here: ({said})", started.stderr)
 
 
 COUNT = """
