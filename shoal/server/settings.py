@@ -96,7 +96,7 @@ class ServerSettings(Frozen):
 class IsolationSettings(Frozen):
     """The table [isolation]: how jobs of different users are kept apart on this machine."""
 
-    mode: Asked = Field("auto", description="auto, user, bubblewrap or none")
+    mode: Asked = Field("auto", description="one of auto, user, bubblewrap and none")
     users: dict[Name, str | Uid] = Field({}, description="table: a user of Shoal's = a user of the system's, or a uid")
     same_name: bool = Field(False, description="a user of the system's with the same name stands for him")
     uids: Annotated[tuple[Uid, Uid], BeforeValidator(_range), AfterValidator(_grows)] = Field(
