@@ -131,8 +131,9 @@ class Apart:
         hidden = tuple(dict.fromkeys(self._hidden()))
         tmp = folder.make_tmp(node, *((person.uid, person.gid) if person else ()))
         reads = [self._home.public, folder.path, PACKAGE, *map(Path, (*self._rules.visible, *bubblewrap.KEPT))]
-        for interpreter in (sys.executable, shutil.which("python3") or "", *programs):
+        for interpreter in (sys.executable, shutil.which("python3") or ""):
             reads += interpreters.prefixes(interpreter)
+        reads += [prefix for program in programs for prefix in interpreters.prefixes(program) if self._is_safe(prefix)]
         view = View(
             hidden=hidden,
             reads=tuple(_spots(reads, hidden)),
@@ -141,6 +142,11 @@ class Apart:
             devices=tuple(str(found) for name in bubblewrap.DEVICES for found in sorted(Path("/dev").glob(name))),
         )
         return bubblewrap.command(program, view, root=person is not None)
+
+    def _is_safe(self, prefix: Path) -> bool:
+        """Not where jobs write: one could put a link to another's folder there just before the server shows it."""
+        written = [str(folder.resolve()) for folder in (self._home.work, self._home.people, self._home.gangs)]
+        return not any(bubblewrap.is_below(str(path), written) for path in (prefix, prefix.resolve()))
 
     def _hidden(self) -> Iterator[str]:
         for path in (*bubblewrap.HIDDEN, self._home.root, Path.home()):

@@ -14,6 +14,7 @@ from shoal.engine.isolation import Offers
 PROGRAM = "bwrap"
 SYSTEM = ("/usr/bin/python3", "/usr/local/bin/python3")  # good enough for a shepherd, from 3.9 on
 RECENT = "import sys; sys.exit(sys.version_info < (3, 9))"
+HARD_LINKS = Path("/proc/sys/fs/protected_hardlinks")  # 1: nobody links to a file he could not write
 WITHIN = 20.0  # seconds; a machine in distress starts nothing faster
 
 
@@ -30,6 +31,8 @@ def _user(home: Path, uid: int) -> tuple[str, str]:
     closed = [folder for folder in home.resolve().parents if folder.exists() and not folder.stat().st_mode & 0o001]
     if closed:
         return f"others cannot enter {closed[0]}, above SHOAL_HOME; set SHOAL_HOME to one like /var/lib/shoal", ""
+    if HARD_LINKS.read_text().strip() == "0":
+        return f"a job could link others' files into its outputs; run: echo 1 > {HARD_LINKS}", ""
     said = _try([sys.executable, "-I", "-S", "-c", RECENT], uid)
     if not said:
         return "", ""

@@ -117,6 +117,27 @@ def test_a_gang_whose_owner_is_no_name_is_refused_whole(mode: str, home: Home) -
     assert engine.leftovers() == ()
 
 
+def test_an_interpreter_in_a_folder_that_jobs_write_is_not_shown(home: Home) -> None:
+    """Its owner could make it a link to someone else's folder at the right moment."""
+    home.create()
+    apart = Apart(home, Rules(mode="bubblewrap"))
+    engine = LocalEngine(home)
+    safe, trap = home.root.parent / "venv", home.work / "another" / "venv"
+    for folder in (safe, trap):
+        (folder / "bin").mkdir(parents=True)
+        (folder / "pyvenv.cfg").touch()
+        (folder / "bin" / "python").touch()
+    (home.root.parent / "link").symlink_to(trap)
+    programs = tuple(str(path / "bin" / "python") for path in (safe, trap, home.root.parent / "link"))
+    gang = replace(a_gang(engine, "shown-1"), programs=programs)
+    folder = GangFolder(home.gangs, "shown-1")
+    folder.create("local")
+    folder.write_task(gang.tasks[0])
+    shown = apart.surround(folder, gang.tasks[0], gang).prefix
+    assert str(safe) in shown
+    assert not {str(trap), str(home.root.parent / "link")} & set(shown)
+
+
 def test_links_and_pipes_in_the_shepherds_folder_lead_the_engine_nowhere(home: Home) -> None:
     home.create()
     folder = GangFolder(home.gangs, "trap-1")
