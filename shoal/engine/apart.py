@@ -40,6 +40,15 @@ class Apart:
         self._offers: Offers | None = None
         self._decided: InForce | None = None
 
+    def check(self) -> InForce:
+        """Once, before any job comes: BadConfig for what was set and cannot be, also where it would matter only later."""
+        for path in self._rules.visible:
+            if self._holds_home(Path(path)):
+                raise BadConfig(f"isolation.visible: {path} holds SHOAL_HOME, with everybody's files; name less")
+        if os.geteuid() == 0:
+            self._persons.check()
+        return self.in_force()
+
     def in_force(self) -> InForce:
         """How jobs that start now are kept apart. BadConfig when the way that was asked for cannot be had."""
         with self._lock:
@@ -81,8 +90,6 @@ class Apart:
     def _make_ready(self, found: InForce) -> None:
         if found.mode == "none":
             return
-        if os.geteuid() == 0:
-            self._persons.check()
         self._home.people.mkdir(mode=PASSAGE, exist_ok=True)
         if found.mode == "user":
             for folder in (self._home.root, self._home.gangs, self._home.work, self._home.people):
@@ -129,6 +136,11 @@ class Apart:
         if program is None:
             raise StartFailed("bubblewrap is gone from this machine; install it again, or restart the server")
         hidden = tuple(dict.fromkeys(self._hidden()))
+        wide = [path for path in writes if any(bubblewrap.is_below(one, [str(path.resolve())]) for one in hidden)]
+        if wide:
+            raise StartFailed(
+                f"no job runs in place in {wide[0]}, which holds what sandboxes hide; take a folder in it"
+            )
         tmp = folder.make_tmp(node, *((person.uid, person.gid) if person else ()))
         reads = [self._home.public, folder.path, PACKAGE, *map(Path, (*self._rules.visible, *bubblewrap.KEPT))]
         for interpreter in (sys.executable, shutil.which("python3") or ""):
@@ -146,10 +158,14 @@ class Apart:
     def _is_safe(self, prefix: Path) -> bool:
         """Not where jobs write: one could put a link to another's folder there just before the server shows it."""
         written = [str(folder.resolve()) for folder in (self._home.work, self._home.people, self._home.gangs)]
-        return not any(bubblewrap.is_below(str(path), written) for path in (prefix, prefix.resolve()))
+        inside = any(bubblewrap.is_below(str(path), written) for path in (prefix, prefix.resolve()))
+        return not inside and not self._holds_home(prefix)
+
+    def _holds_home(self, folder: Path) -> bool:
+        return self._home.root.resolve().is_relative_to(folder.resolve())
 
     def _hidden(self) -> Iterator[str]:
-        for path in (*bubblewrap.HIDDEN, self._home.root, Path.home()):
+        for path in (*bubblewrap.HIDDEN, self._home.root, os.environ.get("HOME") or "/"):
             real = Path(path).resolve()
             if real.is_dir() and real != Path("/"):
                 yield str(real)

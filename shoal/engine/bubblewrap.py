@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePosixPath as Path
 
-HIDDEN = ("/home", "/root", "/tmp", "/var/tmp", "/run", "/mnt/wslg")
+HIDDEN = ("/home", "/root", "/tmp", "/var/tmp", "/run")
 # What programs need of /run: name servers, and the daemon that keeps NVIDIA's driver awake.
 KEPT = ("/run/systemd/resolve", "/run/resolvconf", "/run/nvidia-persistenced")
 DEVICES = ("nvidia*", "dri", "kfd", "infiniband")  # under /dev

@@ -82,7 +82,7 @@ def build_service(home: Home, settings: Settings, url: str, certificate: Certifi
     store = Store.open(settings.server.database or f"sqlite:///{home.database}")
     ensure_owner(home, store)
     apart = Apart(home, settings.isolation.rules(), lambda: len(store.users()))
-    apart.in_force()  # what was asked for and cannot be had is said now, not by the first job
+    apart.check()  # what was asked for and cannot be had is said now, not by the first job
     engine = _engine(home, settings.server, apart)
     parts = Parts(
         store=store,

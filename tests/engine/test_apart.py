@@ -19,7 +19,7 @@ from shoal.engine.folder import GangFolder
 from shoal.engine.isolation import Around, Rules
 from shoal.engine.local import LocalEngine
 from shoal.engine.persons import Person
-from shoal.errors import StartFailed
+from shoal.errors import BadConfig, StartFailed
 from shoal.home import Home
 from tests.shepherd.gang_server import SECRET, GangServer
 from tests.support.modes import MODES, python_of_all, reachable_folder
@@ -136,6 +136,21 @@ def test_an_interpreter_in_a_folder_that_jobs_write_is_not_shown(home: Home) -> 
     shown = apart.surround(folder, gang.tasks[0], gang).prefix
     assert str(safe) in shown
     assert not {str(trap), str(home.root.parent / "link")} & set(shown)
+
+
+def test_nothing_may_show_the_whole_home(home: Home) -> None:
+    home.create()
+    with pytest.raises(BadConfig, match="holds SHOAL_HOME"):
+        Apart(home, Rules(mode="bubblewrap", visible=(str(home.root.parent),))).check()
+
+
+def test_nobody_runs_in_place_above_what_is_hidden(home: Home) -> None:
+    engine = LocalEngine(home, apart=Apart(home, Rules(mode="bubblewrap")))
+    gang = a_gang(engine, "wide-1")
+    wide = replace(gang, tasks=tuple(replace(task, work="/") for task in gang.tasks))
+    with pytest.raises(StartFailed, match="holds what sandboxes hide"):
+        engine.start(wide)
+    assert engine.leftovers() == ()
 
 
 def test_links_and_pipes_in_the_shepherds_folder_lead_the_engine_nowhere(home: Home) -> None:

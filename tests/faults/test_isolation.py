@@ -208,7 +208,10 @@ def test_only_an_administrator_runs_in_place_where_jobs_are_kept_apart(mode: str
 
 @pytest.mark.parametrize(
     ("mode", "said"),
-    [("bubblewrap", "bubblewrap is not installed; install"), ("user", "others cannot enter|does not run as root")],
+    [
+        ("bubblewrap", "bubblewrap is not installed; install"),
+        ("user", "others cannot enter|the server does not run as root"),
+    ],
 )
 def test_a_server_that_cannot_have_what_was_asked_for_does_not_start(mode: str, said: str, tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
