@@ -41,7 +41,7 @@ class Apart:
         self._decided: InForce | None = None
 
     def check(self) -> InForce:
-        """Once, before any job comes: BadConfig for what was set and cannot be, also where it would matter only later."""
+        """Once, before any job comes: BadConfig for what was set and cannot be, also if it would matter only later."""
         for path in self._rules.visible:
             if self._holds_home(Path(path)):
                 raise BadConfig(f"isolation.visible: {path} holds SHOAL_HOME, with everybody's files; name less")
@@ -67,7 +67,7 @@ class Apart:
         if mode == "none":
             return NOTHING
         owner = gang.owner
-        if Path(owner).name != owner or owner in (".", ".."):
+        if not owner or Path(owner).name != owner or owner == "..":
             raise StartFailed(
                 f"{owner!r} cannot be the owner of a gang: the name is a folder's; use letters and digits"
             )

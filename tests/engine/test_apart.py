@@ -111,7 +111,7 @@ def _others_read(path: Path) -> bool:
 @pytest.mark.parametrize("mode", MODES)
 def test_a_gang_whose_owner_is_no_name_is_refused_whole(mode: str, home: Home) -> None:
     engine = LocalEngine(home, apart=Apart(home, Rules(mode=mode)))  # type: ignore[arg-type]
-    for owner in ("../root", "..", "a/b"):
+    for owner in ("../root", "..", "a/b", ""):
         with pytest.raises(StartFailed, match="cannot be the owner"):
             engine.start(replace(a_gang(engine, "who-1"), owner=owner))
     assert engine.leftovers() == ()
