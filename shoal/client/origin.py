@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import shoal
 from shoal._lib.privacy import hide, secret_values
 from shoal.client.git import Reading
 
@@ -37,7 +36,8 @@ class Gathering:
             "command": typed(sys.argv, secret_values(*self._environments, os.environ)),
             "folder": None if self._folder is None else str(self._folder),
             "python": platform.python_version(),
-            "shoal": shoal.__version__,
+            # Not imported: the package's face names the client, and types would go round in a circle.
+            "shoal": sys.modules["shoal"].__version__,
             "clone_of": self._clone_of,
             "git": None if self._git is None else self._git.result(),
         }

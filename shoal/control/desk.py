@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +176,8 @@ class Desk:
         told = origin.model_dump(mode="json", exclude_defaults=True)
         git = told.get("git") or {}
         diff: str | None = git.pop("diff", None)
+        if diff:
+            git["diff_digest"] = sha256(diff.encode("utf-8", "replace")).hexdigest()
         if origin.clone_of is not None:
             with suppress(NotFound, Conflict):  # removed since: then nothing is known
                 original = self.find(user, origin.clone_of)
