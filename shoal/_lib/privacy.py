@@ -26,7 +26,7 @@ _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)[^\s'\"]*@")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.:-]*://")
 _LOOKS = re.compile(
     r"(?:gh[opsur]_|github_pat_|glpat-|gl[a-z]{2,5}-|hf_|xox[a-z]-|sk-|pk_live_|sk_live_|rk_live_|shl_|npm_|pypi-|dop_v1_"
-    r"|AKIA|ASIA|AIza|ya29\.|eyJ)[A-Za-z0-9_.+/=-]{10,}"
+    r"|AKIA|ASIA|AIza|ya29\.|eyJ)[A-Za-z0-9_.+=-]{10,}"
     r"|-----BEGIN [^-]*-----.*",
     re.DOTALL,
 )
@@ -67,8 +67,8 @@ def hide_text(text: str, known: Iterable[str] = ()) -> str:
     whole = _ASSIGNED.fullmatch(text)
     if whole is not None and is_secret_name(whole[1]):
         return f"{whole[1]}={HIDDEN}"
-    text = _INSIDE.sub(lambda m: m[1] + m[2] + HIDDEN if is_secret_name(m[1]) else m[0], text)
     text = _SPOKEN.sub(lambda m: f"{m[1]} {HIDDEN}", text)
+    text = _INSIDE.sub(lambda m: m[1] + m[2] + HIDDEN if is_secret_name(m[1]) else m[0], text)
     return _LOOKS.sub(HIDDEN, _ADDRESS.sub(lambda m: f"{m[1]}{HIDDEN}@", text))
 
 

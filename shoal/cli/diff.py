@@ -64,10 +64,13 @@ def diff(
 
 def changes_between(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Change]:
     """All but the code, in the order in which people ask: what was wanted, where it came from, what it met."""
-    yield from differences(_asked(a), _asked(b))
+    asked = differences(_asked(a), _asked(b))
+    yield from asked
     uploaded = bool(a.get("manifest") and b.get("manifest"))
     yield from _origins(a.get("origin"), b.get("origin"), _GIT if uploaded else (*_GIT, "diff_digest"))
-    yield from _records(record_of(a), record_of(b))
+    # Commands follow from what was asked; they are news only when that is the same.
+    same = all(key == "name" for key, _, _ in asked)
+    yield from _records(record_of(a), record_of(b), commands=same)
 
 
 def flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -99,12 +102,13 @@ def _origins(a: Mapping[str, Any] | None, b: Mapping[str, Any] | None, of_git: S
     yield from differences({k: a.get(k) for k in _SENT}, {k: b.get(k) for k in _SENT}, "sent.")
 
 
-def _records(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Change]:
+def _records(a: Mapping[str, Any], b: Mapping[str, Any], commands: bool) -> Iterator[Change]:
     if not a or not b:
         return
     yield from differences(_machines(a), _machines(b), "machine.")
     yield from differences(_digests(a), _digests(b), "inputs.")
-    yield from differences(a.get("commands") or {}, b.get("commands") or {}, "command.")
+    if commands:
+        yield from differences(a.get("commands") or {}, b.get("commands") or {}, "command.")
     if not a.get("packages") or not b.get("packages"):
         return
     yield from differences(a.get("interpreter") or {}, b.get("interpreter") or {}, "python.")

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as Late
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from shoal.client.folder import left_out
 from shoal.errors import ShoalError
 
 SECONDS = 2.0  # since the reading began: what git has not said by then is left out
+_HEAD_SECONDS = 0.5  # more, for the commit alone
 MOST_DIFF = 1 << 20  # bytes of a diff as JSON carries it
 MOST_NAMES = 500  # of changed or untracked files
 _MOST_OUTPUT = 8 << 20  # bytes of any answer
@@ -51,8 +53,9 @@ class Reading:
         self._notes: list[str] = []
         if self._root is None:
             return
-        bodies = (self._read_head, self._read_remote, self._read_changes, self._read_untracked)
-        self._parts = [_begun(body) for body in bodies]
+        self._parts: list[Future[dict[str, Any]]] = []
+        for body in (self._read_remote, self._read_status, self._read_untracked):
+            self._parts.append(_begun(body))
 
     def result(self) -> dict[str, Any] | None:
         """What is known by now or within the time that is left; None for a folder that is in no repository."""
@@ -60,16 +63,18 @@ class Reading:
             return None
         found: dict[str, Any] = {}
         for part in self._parts:
-            found.update(self._taken(part))
+            found.update(self._taken(part, self._deadline))
+        if "commit" not in found:  # a repository too large to be looked through still tells its commit at once
+            found.update(self._taken(_begun(self._read_head), time.monotonic() + _HEAD_SECONDS))
         self._stop()
         found["folder"] = self._folder.relative_to(self._root).as_posix()
         if self._notes:
             found["note"] = "; ".join(dict.fromkeys(self._notes))
         return found
 
-    def _taken(self, part: Future[dict[str, Any]]) -> dict[str, Any]:
+    def _taken(self, part: Future[dict[str, Any]], deadline: float) -> dict[str, Any]:
         try:
-            return part.result(max(0.0, self._deadline - time.monotonic()))
+            return part.result(max(0.0, deadline - time.monotonic()))
         except Late:
             self._notes.append("git took too long")
         except (GitSilent, ShoalError) as silent:
@@ -83,13 +88,7 @@ class Reading:
                 process.kill()
 
     def _read_head(self) -> dict[str, Any]:
-        try:
-            commit, branch = self._lines("rev-parse", "HEAD", "--abbrev-ref", "HEAD")[:2]
-        except GitSilent as silent:
-            if "HEAD" not in str(silent):
-                raise
-            self._notes.append("the repository has no commit yet")
-            return {"commit": None, "branch": None}
+        commit, branch = self._lines("rev-parse", "HEAD", "--abbrev-ref", "HEAD")[:2]
         return {"commit": commit, "branch": None if branch == "HEAD" else branch}
 
     def _read_remote(self) -> dict[str, Any]:
@@ -101,25 +100,43 @@ class Reading:
         address = known.get("remote.origin.url") or next(iter(known.values()), "")
         return {"remote": plain_address(address)[:1000] or None}
 
-    def _read_changes(self) -> dict[str, Any]:
-        """Tracked files that differ from the commit, and how: in full for those that are sent, counted for the rest."""
-        words = self._words("status", "--porcelain=v2", "-z", "--untracked-files=no", "--no-renames")
+    def _read_status(self) -> dict[str, Any]:
+        """Commit and branch; tracked files that differ: by name where they are sent, counted where they are not."""
+        untracked = "normal" if self._folder == self._root else "no"  # elsewhere is not looked for
+        status = ("status", "--porcelain=v2", "--branch", "-z", "--no-renames", f"--untracked-files={untracked}")
+        words = self._words(*status)
         paths = [path for path in map(_changed_path, words) if path]
         inside = [path for path in paths if self._is_sent(path)]
-        found = {"dirty": bool(inside), "changed": inside[:MOST_NAMES], "elsewhere": len(paths) - len(inside)}
-        return {**found, "diff": self._read_diff(inside[:MOST_NAMES]) if inside else ""}
+        found = {**self._head(words), "dirty": bool(inside), "changed": inside[:MOST_NAMES]}
+        found["elsewhere"] = len(paths) - len(inside)
+        if untracked == "normal":
+            found["untracked"] = self._sent([word[2:] for word in words if word.startswith("? ")])
+        if inside and found["commit"]:
+            # A part of its own, which `result` comes to after this one: what is known must not wait for a long diff.
+            self._parts.append(_begun(partial(self._read_diff, inside[:MOST_NAMES])))
+        return found
 
-    def _read_diff(self, paths: Sequence[str]) -> str:
-        try:
-            return fitting(self._run(*_DIFF, *paths, at=self._root, whole=False).decode("utf-8", "replace"))
-        except GitSilent as silent:
-            if "HEAD" not in str(silent):  # before the first commit there is nothing to compare with
-                self._notes.append(str(silent))
-            return ""
+    def _head(self, words: Sequence[str]) -> dict[str, Any]:
+        told = dict(word.removeprefix("# branch.").partition(" ")[::2] for word in words if word.startswith("# "))
+        commit, branch = told.get("oid"), told.get("head")
+        if commit == "(initial)":
+            self._notes.append("the repository has no commit yet")
+        return {
+            "commit": None if commit == "(initial)" else commit,
+            "branch": None if branch == "(detached)" else branch,
+        }
+
+    def _read_diff(self, paths: Sequence[str]) -> dict[str, Any]:
+        return {"diff": fitting(self._run(*_DIFF, *paths, at=self._root, whole=False).decode("utf-8", "replace"))}
 
     def _read_untracked(self) -> dict[str, Any]:
+        if self._folder == self._root:
+            return {}
         names = self._words("ls-files", "-z", "--others", "--exclude-standard", "--directory", "--no-empty-directory")
-        return {"untracked": [name for name in names if not left_out(self._folder, name.rstrip("/"))][:MOST_NAMES]}
+        return {"untracked": self._sent(names)}
+
+    def _sent(self, names: Sequence[str]) -> list[str]:
+        return [name for name in names if not left_out(self._folder, name.rstrip("/"))][:MOST_NAMES]
 
     def _is_sent(self, path: str) -> bool:
         """Whether the file, named from the root, goes up with the folder: else its content is nobody's business."""

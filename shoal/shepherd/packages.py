@@ -60,7 +60,7 @@ def answer(output: bytes) -> Optional[Dict[str, Any]]:
                 told = json.loads(line[len(probe.MARK) :])
             except ValueError:
                 return None
-            told["sources"] = {name: plain_address(url) for name, url in told["sources"].items()}
+            told["sources"] = {name: _source(*source) for name, source in told["sources"].items()}
             return dict(told)
     return None
 
@@ -100,6 +100,11 @@ class Memory:
         files = sorted(self._folder.iterdir(), key=lambda file: file.stat().st_mtime)
         for file in files[:-KEPT]:
             file.unlink()
+
+
+def _source(system: str, url: str, commit: str) -> str:
+    """As pip takes it, without who signs in: `git+https://host/repo@commit`, `file:///folder`."""
+    return (f"{system}+" if system else "") + plain_address(url) + (f"@{commit}" if commit else "")
 
 
 def _with_options(argv: Sequence[str], end: int) -> List[str]:

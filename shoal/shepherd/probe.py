@@ -9,7 +9,7 @@ import re
 import signal
 import sys
 from pathlib import Path
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Optional
 
 MARK = "shoal-probe "
 LIMIT = 20  # seconds
@@ -21,7 +21,7 @@ def look() -> Dict[str, Any]:
     from importlib import metadata
 
     packages: Dict[str, str] = {}
-    sources: Dict[str, str] = {}
+    sources: Dict[str, List[str]] = {}
     cuda = None
     for found in metadata.distributions():
         try:
@@ -47,14 +47,14 @@ def look() -> Dict[str, Any]:
     }
 
 
-def _source(found: Any) -> Optional[str]:
-    """Where it was installed from, when that was no index (PEP 610)."""
+def _source(found: Any) -> Optional[List[str]]:
+    """How, from where and at which commit it was installed, when that was no index (PEP 610)."""
     text = found.read_text("direct_url.json")
     if not text:
         return None
     told = json.loads(text)
-    commit = (told.get("vcs_info") or {}).get("commit_id")
-    return str(told.get("url", "")) + ("@" + commit if commit else "")
+    vcs = told.get("vcs_info") or {}
+    return [str(vcs.get("vcs", "")), str(told.get("url", "")), str(vcs.get("commit_id", ""))]
 
 
 def _cuda(found: Any) -> Optional[str]:
