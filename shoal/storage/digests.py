@@ -50,7 +50,7 @@ class Digests:
     def find(self, path: str, status: os.stat_result) -> list[str] | None:
         """The digests of that file if it is the one that was read; None if it must be read."""
         known = self._known.get(path)
-        if known is None or known[0] != _marks(status):
+        if known is None or known[0] != marks(status):
             return None
         self._kept[path] = known
         digests: list[str] = known[1]
@@ -58,7 +58,7 @@ class Digests:
 
     def note(self, path: str, status: os.stat_result, digests: list[str]) -> None:
         if max(status.st_mtime, status.st_ctime) < now() - SETTLED_SECONDS:
-            self._kept[path] = [_marks(status), digests]
+            self._kept[path] = [marks(status), digests]
 
     def save(self) -> None:
         """Keeps what was found or noted since opening; forgets files that are gone."""
@@ -68,7 +68,8 @@ class Digests:
         write_private(self._file, json.dumps({"form": _FORM, "files": self._kept}, separators=(",", ":")))
 
 
-def _marks(status: os.stat_result) -> list[int]:
+def marks(status: os.stat_result) -> list[int]:
+    """By what one can tell that a file is still the one that was read."""
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 

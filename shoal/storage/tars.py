@@ -10,7 +10,7 @@ from pathlib import Path
 
 from shoal import errors
 from shoal.storage.chunks import CHUNK
-from shoal.storage.digests import Digests, FileDigest, file_digest
+from shoal.storage.digests import Digests, FileDigest, file_digest, marks
 from shoal.storage.folders import open_inside
 
 _PIECE = 1 << 20
@@ -59,7 +59,7 @@ def _stream(root: Path, names: list[str], base: str, known: Digests | None, sent
                 yield from pieces
             else:
                 chunks = yield from _digested(pieces, None if known is None else known.find(name, status))
-                if known is not None and os.fstat(source.fileno()) == status:
+                if known is not None and marks(os.fstat(source.fileno())) == marks(status):
                     known.note(name, status, chunks)
                 went.append(FileDigest(inner, status.st_size, file_digest(chunks)))
         if status.st_size % _BLOCK:
