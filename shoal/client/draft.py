@@ -53,7 +53,12 @@ class Draft:
         return self._post(api, self._gather())
 
     def _gather(self) -> Gathering:
-        return Gathering(self.written_in or self.folder, [role.env for role in self.spec.expand()], self.clone_of)
+        return Gathering(
+            self.written_in or self.folder,
+            arguments=self.spec.args or self.spec.command or (),
+            environments=[role.env for role in self.spec.expand()],
+            clone_of=self.clone_of,
+        )
 
     def _post(self, api: Api, origin: Gathering) -> dict[str, Any]:
         """The key makes a repeated request the same job, so a break on the way is simply tried again."""

@@ -22,18 +22,26 @@ class Gathering:
     """Under way since it was made, beside the upload; `result` is what the submission carries along."""
 
     def __init__(
-        self, folder: Path | None, environments: Sequence[Mapping[str, str]], clone_of: str | None = None
+        self,
+        folder: Path | None,
+        *,
+        arguments: Sequence[str] = (),
+        environments: Sequence[Mapping[str, str]] = (),
+        clone_of: str | None = None,
     ) -> None:
         self._folder = folder
+        self._arguments = arguments
         self._environments = environments
         self._clone_of = clone_of
         self._git = None if folder is None else Reading(folder)
 
     def result(self) -> dict[str, Any]:
+        known = secret_values(*self._environments, os.environ)
         found = {
             "host": socket.gethostname(),
             "user": _user(),
-            "command": typed(sys.argv, secret_values(*self._environments, os.environ)),
+            "command": typed(sys.argv, known),
+            "arguments": shortened(hide(self._arguments, known)),
             "folder": None if self._folder is None else str(self._folder),
             "python": platform.python_version(),
             # Not imported: the package's face names the client, and types would go round in a circle.
@@ -48,8 +56,11 @@ def typed(argv: Sequence[str], known: Sequence[str] = ()) -> list[str]:
     """The command line as a person would repeat it, without what looks like a secret."""
     program = Path(argv[0]).name if argv and argv[0] else "python"
     own = program == "__main__.py" and Path(argv[0]).parent.name == "cli"
-    words = ["shoal" if own else program, *argv[1:]]
-    return [word[:LONGEST_WORD] for word in hide(words, known)[:MOST_WORDS]]
+    return shortened(hide(["shoal" if own else program, *argv[1:]], known))
+
+
+def shortened(words: Sequence[str]) -> list[str]:
+    return [word[:LONGEST_WORD] for word in words[:MOST_WORDS]]
 
 
 def _user() -> str:

@@ -29,7 +29,7 @@ from shoal.errors import BadSpec, DiskFull, GangOver, NotFound, NotSignedIn, Off
 from shoal.job.gang import RankEnd, RankLife, Verdict, aborted_after_end, can_spare, judge
 from shoal.job.life import Finished, Gone, JobRecord, Joined
 from shoal.job.reasons import Reason
-from shoal.job.record import NodeRecord
+from shoal.job.record import NodeRecord, hidden_words
 from shoal.job.states import State
 from shoal.launch.api import Place
 from shoal.store import RankRow
@@ -157,8 +157,11 @@ class Gangs:
 
     def record(self, key: str, node: str, raw: Any) -> None:
         """What a node says of itself, of the interpreter of its ranks and of how they were started."""
-        self._look_up(key)
-        self._store.put_record(key, node, NodeRecord.read(raw).to_dict())
+        known = self._look_up(key)
+        if known.hidden is None:
+            spec, origin = known.record.spec, self._store.origin(known.record.id) or {}
+            known.hidden = hidden_words(spec.args or spec.command or (), origin.get("arguments") or ())
+        self._store.put_record(key, node, NodeRecord.read(raw).without(known.hidden).to_dict())
         self.seen(key, node)
 
     def ranks(self, key: str, body: dict[str, Any]) -> dict[str, Any]:

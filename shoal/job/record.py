@@ -7,7 +7,7 @@ the first rank of each role was started. Nodes mostly agree, so the record says 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -106,8 +106,21 @@ class NodeRecord(_Said):
             where = ".".join(map(str, first["loc"]))
             raise BadRequest(f"the record's {where} is wrong: {first['msg']}") from None
 
+    def without(self, hidden: Mapping[str, str]) -> NodeRecord:
+        """The same with some words of its commands replaced: the node cannot know all that is secret to the user."""
+        commands = {
+            name: one.model_copy(update={"argv": tuple(hidden.get(word, word) for word in one.argv)})
+            for name, one in self.commands.items()
+        }
+        return self.model_copy(update={"commands": commands})
+
     def to_dict(self) -> dict[str, Any]:
         return self.model_dump(mode="json", exclude_defaults=True)
+
+
+def hidden_words(arguments: Sequence[str], shown: Sequence[str]) -> dict[str, str]:
+    """Word → what is kept in its place, from a job's arguments and the form in which its submitter showed them."""
+    return {word: kept for word, kept in zip(arguments, shown, strict=False) if kept != word and "***" in kept}
 
 
 def put_together(nodes: Mapping[str, Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any] | None:
