@@ -254,7 +254,8 @@ def routes() -> Iterator[str]:
 def shapes() -> Iterator[str]:
     """The bodies that the routes take, key by key."""
     schemas = _openapi()["components"]["schemas"]
-    for name in ("Submission", "Origin", "Git", "StopRequest", "PoolCommit", "NewUser", "TokenRequest", "WebhookRequest"):
+    shown = ("Submission", "Origin", "Git", "StopRequest", "PoolCommit", "NewUser", "TokenRequest", "WebhookRequest")
+    for name in shown:
         schema = schemas[name]
         needed = schema.get("required", [])
         rows = [

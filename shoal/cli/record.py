@@ -11,6 +11,7 @@ from shoal.cli.output import print_facts, print_table, printable
 
 SHORT_COMMIT = 10
 SHORT_DIGEST = 12
+MOST_NODES = 8  # named in one line
 
 
 def record_of(job: Mapping[str, Any]) -> dict[str, Any]:
@@ -27,7 +28,7 @@ def short_facts(job: Mapping[str, Any]) -> list[tuple[str, Any]]:
     return [
         ("git", git_line((job.get("origin") or {}).get("git"))),
         ("sent from", _sent_from(job.get("origin") or {})),
-        ("ran on", ", ".join(_node_line(*one) for one in list((record.get("nodes") or {}).items())[:8])),
+        ("ran on", _ran_on(record.get("nodes") or {})),
         ("python", _python(record)),
         ("frameworks", ", ".join(versions)),
         ("inputs", ", ".join(inputs)),
@@ -98,6 +99,12 @@ def _origin_facts(origin: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 def _sent_from(origin: Mapping[str, Any]) -> str:
     return "@".join(filter(None, [origin.get("user"), origin.get("host")]))
+
+
+def _ran_on(nodes: Mapping[str, Mapping[str, Any]]) -> str:
+    lines = [_node_line(*one) for one in nodes.items()]
+    more = [f"{len(lines) - MOST_NODES} more"] if len(lines) > MOST_NODES else []
+    return ", ".join([*lines[:MOST_NODES], *more])
 
 
 def _node_line(name: str, node: Mapping[str, Any]) -> str:

@@ -161,7 +161,9 @@ class Gangs:
         if known.hidden is None:
             spec, origin = known.record.spec, self._store.origin(known.record.id) or {}
             known.hidden = hidden_words(spec.args or spec.command or (), origin.get("arguments") or ())
-        self._store.put_record(key, node, NodeRecord.read(raw).without(known.hidden).to_dict())
+        said = NodeRecord.read(raw).without(known.hidden)
+        twin = known.installed.setdefault(said.installed(), node) if said.packages else node
+        self._store.put_record(key, node, (said if twin == node else said.as_on(twin)).to_dict())
         self.seen(key, node)
 
     def ranks(self, key: str, body: dict[str, Any]) -> dict[str, Any]:

@@ -27,6 +27,7 @@ class Known:
     roster: tuple[Roster, bytes] | None = None
     members: dict[str, list[Member]] = field(default_factory=dict)  # of the roster, by node
     hidden: dict[str, str] | None = None  # words of its commands that are not kept → what is kept in their place
+    installed: dict[str, str] = field(default_factory=dict)  # what is installed → the first node that told it
     inputs: dict[str, Given] = field(default_factory=dict)  # what its nodes were last given, by name
     over_at: float | None = None
     ending: float | None = None  # the grace it was told to stop with

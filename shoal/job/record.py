@@ -6,8 +6,10 @@ the first rank of each role was started. Nodes mostly agree, so the record says 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -16,7 +18,6 @@ from shoal.errors import BadRequest
 
 MOST_PACKAGES = 20_000
 MOST_WORDS = 5_000
-SHORT_DIGEST = 12
 
 # Distributions whose versions decide what a run computes, and the names people know them by.
 FRAMEWORKS = {
@@ -94,6 +95,7 @@ class NodeRecord(_Said):
     packages: Packages | None = None
     sources: Packages = {}
     cuda: Short | None = None
+    like: Short | None = Field(None, description="a node of the attempt on which the same is installed")
     note: Word | None = None
 
     @classmethod
@@ -114,6 +116,22 @@ class NodeRecord(_Said):
         }
         return self.model_copy(update={"commands": commands})
 
+    def installed(self) -> str:
+        """A digest of what is installed here; empty when that is not known."""
+        told = json.dumps([self.packages, self.sources, self.cuda], sort_keys=True)
+        return sha256(told.encode()).hexdigest() if self.packages else ""
+
+    def as_on(self, node: str) -> NodeRecord:
+        """The same in short: what is installed here is what is installed there. Thousands of nodes say it once."""
+        return self.model_copy(update={"packages": None, "sources": {}, "cuda": None, "like": node})
+
+    def filled(self, nodes: Mapping[str, NodeRecord]) -> NodeRecord:
+        """What `as_on` left out, put back."""
+        there = nodes.get(self.like or "")
+        if there is None:
+            return self
+        return self.model_copy(update={"packages": there.packages, "sources": there.sources, "cuda": there.cuda})
+
     def to_dict(self) -> dict[str, Any]:
         return self.model_dump(mode="json", exclude_defaults=True)
 
@@ -127,7 +145,8 @@ def put_together(nodes: Mapping[str, Mapping[str, Any]], inputs: Mapping[str, An
     """The record of one attempt, from what its nodes said and what it was given; None when nobody has said a word."""
     if not nodes and not inputs:
         return None
-    said = {name: NodeRecord.model_validate(raw) for name, raw in nodes.items()}
+    read = {name: NodeRecord.model_validate(raw) for name, raw in nodes.items()}
+    said = {name: one.filled(read) for name, one in read.items()}
     commands = _first_of_roles(said)
     lead = said.get(_leader(said), NodeRecord())
     return {

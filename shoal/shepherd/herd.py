@@ -1,7 +1,8 @@
 """The main loop: hears directives, signals and the other threads, starts ranks, sees them end, leaves no one behind.
 
 Everything a rank goes through happens in this one thread; the others read, ship, beat, fetch, measure and record, and
-write letters. A rank is over when its process has ended, what it left behind is gone, and its output was read to the end.
+write letters. A rank is over when its process has ended, what it left behind is gone, and its output was read to the
+end.
 """
 
 from __future__ import annotations

@@ -81,6 +81,20 @@ def test_what_nodes_say_is_the_record_of_their_attempt(world: World) -> None:
     assert attempt["record"]["nodes"] == {"sim-0": {"host": "h"}}
 
 
+def test_nodes_on_which_the_same_is_installed_keep_it_once(make_world: Any) -> None:
+    world = make_world(nodes=3, cpus=1)
+    job = running(world, workers=3, resources={"cpu": 1})
+    same = {"packages": {"torch": "2.13.0"}, "cuda": "13.0"}
+    for node, said in (("sim-0", same), ("sim-1", same), ("sim-2", {"packages": {"torch": "2.12.0"}})):
+        world.gangs.record(job.key, node, {"host": {"host": node}, **said})
+    kept = world.parts.store.records(job.id)[job.key]
+    assert kept["sim-1"] == {"host": {"host": "sim-1"}, "like": "sim-0"}
+    record = shown(world, job)["attempts"][-1]["record"]
+    assert record["packages"] == {"torch": "2.13.0"} and record["frameworks"] == {"torch": "2.13.0", "cuda": "13.0"}
+    assert record["nodes"]["sim-1"] == {"host": "sim-1"}
+    assert record["nodes"]["sim-2"]["packages"] == {"torch": "2.12.0"}
+
+
 def test_words_that_the_submitter_hid_are_hidden_in_what_nodes_say(world: World) -> None:
     job = sent(world, {"arguments": ["-k", "***"]}, command=["-k", "ambient"])
     world.round()
