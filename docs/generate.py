@@ -258,7 +258,8 @@ def routes() -> Iterator[str]:
 def shapes() -> Iterator[str]:
     """The bodies that the routes take, key by key."""
     schemas = _openapi()["components"]["schemas"]
-    for name in ("Submission", "StopRequest", "PoolCommit", "NewUser", "TokenRequest", "WebhookRequest"):
+    shown = ("Submission", "Origin", "Git", "StopRequest", "PoolCommit", "NewUser", "TokenRequest", "WebhookRequest")
+    for name in shown:
         schema = schemas[name]
         needed = schema.get("required", [])
         rows = [
@@ -314,6 +315,8 @@ def _named(body: Mapping[str, Any]) -> str:
 
 def _kind(schema: Mapping[str, Any]) -> str:
     plain = _plain(schema)
+    if "$ref" in plain:
+        return f"`{plain['$ref'].rpartition('/')[2]}`"
     if plain.get("type") == "array":
         return f"list of {_kind(plain.get('items', {}))}"
     if "enum" in plain:
