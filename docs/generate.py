@@ -17,6 +17,7 @@ from typing import Any, cast
 
 from shoal import __version__
 from shoal._lib.quantities import format_duration, format_size
+from shoal.environments import PRESETS
 from shoal.job import bounds
 from shoal.job.bounds import Bound
 from shoal.job.fields import Frozen, Resources
@@ -446,6 +447,20 @@ def refusals() -> Iterator[str]:
     return table(("framework", "other strategies are refused because"), rows)
 
 
+def presets() -> Iterator[str]:
+    rows = (
+        (
+            f"`{preset.name}`",
+            "<br>".join(f"`{line}`" for line in preset.to_dict()["requirements"]),
+            f"{preset.pythons[0]}–{preset.pythons[-1]}",
+            preset.until,
+            preset.about,
+        )
+        for preset in PRESETS.values()
+    )
+    return table(("preset", "installs", "Python", "kept until", "about"), rows)
+
+
 PARTS: dict[str, Callable[[], Iterable[str]]] = {
     "job-keys": job_keys,
     "role-keys": role_keys,
@@ -462,6 +477,7 @@ PARTS: dict[str, Callable[[], Iterable[str]]] = {
     "frameworks": frameworks,
     "framework-ends": ends,
     "framework-refusals": refusals,
+    "presets": presets,
     "strategies": strategies,
     "strategy-options": strategy_options,
 }

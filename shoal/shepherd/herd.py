@@ -92,6 +92,7 @@ class Herd:
                 self._move_on()
         finally:
             self._kill_all()
+            self._fetcher.tidy()
             self._place.tidy()
         return self._exit
 
