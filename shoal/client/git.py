@@ -1,7 +1,8 @@
 """What a folder's git repository says of it: commit, branch, where it came from, and how the folder differs from it.
 
 Nothing here may hold up or fail a submission: git runs beside the upload, under a time limit, takes no locks, asks for
-nothing, fetches nothing and runs no programs that the repository names. What could not be learned is said in `note`.
+nothing, fetches nothing and runs no hook or diff program that the repository names. What could not be learned is said
+in `note`.
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from shoal._lib.privacy import plain_address
+from shoal._lib.privacy import hide_text, plain_address
 from shoal.client.folder import left_out
 from shoal.errors import ShoalError
 
 SECONDS = 2.0  # since the reading began: what git has not said by then is left out
 _HEAD_SECONDS = 0.5  # more, for the commit alone
-MOST_DIFF = 1 << 20  # bytes of a diff as JSON carries it
+MOST_DIFF = 768 << 10  # bytes of a diff as JSON carries it: a request has 2 MiB, and the job file takes its part
 MOST_NAMES = 500  # of changed or untracked files
+_NAME_BYTES = 48 << 10  # of all their names together
 _MOST_OUTPUT = 8 << 20  # bytes of any answer
 _CUT = "\n… the rest of {size} bytes was cut off …\n"
 _OPTIONS = ("--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.quotepath=off", "-c", "color.ui=never")
@@ -78,7 +80,9 @@ class Reading:
         except Late:
             self._notes.append("git took too long")
         except (GitSilent, ShoalError) as silent:
-            self._notes.append(str(silent))
+            self._notes.append(hide_text(str(silent)))
+        except Exception as wrong:  # whatever it is, the job goes out
+            self._notes.append(f"git could not be understood: {type(wrong).__name__}")
         return {}
 
     def _stop(self) -> None:
@@ -107,7 +111,7 @@ class Reading:
         words = self._words(*status)
         paths = [path for path in map(_changed_path, words) if path]
         inside = [path for path in paths if self._is_sent(path)]
-        found = {**self._head(words), "dirty": bool(inside), "changed": inside[:MOST_NAMES]}
+        found = {**self._head(words), "dirty": bool(inside), "changed": few(inside)}
         found["elsewhere"] = len(paths) - len(inside)
         if untracked == "normal":
             found["untracked"] = self._sent([word[2:] for word in words if word.startswith("? ")])
@@ -136,7 +140,7 @@ class Reading:
         return {"untracked": self._sent(names)}
 
     def _sent(self, names: Sequence[str]) -> list[str]:
-        return [name for name in names if not left_out(self._folder, name.rstrip("/"))][:MOST_NAMES]
+        return few([name for name in names if not left_out(self._folder, name.rstrip("/"))])
 
     def _is_sent(self, path: str) -> bool:
         """Whether the file, named from the root, goes up with the folder: else its content is nobody's business."""
@@ -193,6 +197,18 @@ class GitSilent(Exception):
 def find_root(folder: Path) -> Path | None:
     """The nearest folder above, or this one, that holds a `.git`; None outside of any repository."""
     return next((each for each in (folder, *folder.parents) if os.path.lexists(each / ".git")), None)
+
+
+def few(names: Sequence[str]) -> list[str]:
+    """As many of them as are worth sending."""
+    kept: list[str] = []
+    room = _NAME_BYTES
+    for name in names[:MOST_NAMES]:
+        room -= len(name.encode("utf-8", "replace"))
+        if room < 0:
+            break
+        kept.append(name)
+    return kept
 
 
 def fitting(diff: str) -> str:

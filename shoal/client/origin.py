@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from shoal._lib.privacy import hide, secret_values
+from shoal._lib.privacy import HIDDEN, hide, secret_values
 from shoal.client.git import Reading
 
-LONGEST_WORD = 2000  # characters of one word of a command line that are kept
-MOST_WORDS = 500
+LONGEST_WORD = 500  # characters of one word of a command line that are kept
+MOST_WORDS = 200
 
 
 class Gathering:
@@ -41,7 +41,7 @@ class Gathering:
             "host": socket.gethostname(),
             "user": _user(),
             "command": typed(sys.argv, known),
-            "arguments": shortened(hide(self._arguments, known)),
+            "hidden": {at: kept for at, kept in enumerate(hide(self._arguments, known)) if HIDDEN in kept},
             "folder": None if self._folder is None else str(self._folder),
             "python": platform.python_version(),
             # Not imported: the package's face names the client, and types would go round in a circle.
@@ -49,17 +49,14 @@ class Gathering:
             "clone_of": self._clone_of,
             "git": None if self._git is None else self._git.result(),
         }
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in found.items() if value not in (None, {})}
 
 
 def typed(argv: Sequence[str], known: Sequence[str] = ()) -> list[str]:
     """The command line as a person would repeat it, without what looks like a secret."""
     program = Path(argv[0]).name if argv and argv[0] else "python"
     own = program == "__main__.py" and Path(argv[0]).parent.name == "cli"
-    return shortened(hide(["shoal" if own else program, *argv[1:]], known))
-
-
-def shortened(words: Sequence[str]) -> list[str]:
+    words = hide(["shoal" if own else program, *argv[1:]], known)
     return [word[:LONGEST_WORD] for word in words[:MOST_WORDS]]
 
 

@@ -161,7 +161,7 @@ class Gangs:
         known = self._look_up(key)
         if known.hidden is None:
             spec, origin = known.record.spec, self._store.origin(known.record.id) or {}
-            known.hidden = hidden_words(spec.args or spec.command or (), origin.get("arguments") or ())
+            known.hidden = hidden_words(spec.args or spec.command or (), origin.get("hidden") or {})
         said = NodeRecord.read(raw).without(known.hidden)
         twin = known.installed.setdefault(said.installed(), node) if said.packages else node
         self._store.put_record(key, node, (said if twin == node else said.as_on(twin)).to_dict())

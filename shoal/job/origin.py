@@ -43,8 +43,9 @@ class Origin(_Told):
     command: Annotated[tuple[Line, ...], Field(max_length=1000)] = Field(
         (), description="what was typed, without what looks like a secret"
     )
-    arguments: Annotated[tuple[Line, ...], Field(max_length=1000)] = Field(
-        (), description="the job's own arguments or command, likewise: what is hidden here is hidden in its records"
+    hidden: Annotated[dict[int, Line], Field(max_length=MOST_NAMES)] = Field(
+        {},
+        description="words of the job's own arguments or command that its records do not keep: position, what instead",
     )
     folder: Line | None = None
     python: Line = ""

@@ -136,9 +136,9 @@ class NodeRecord(_Said):
         return self.model_dump(mode="json", exclude_defaults=True)
 
 
-def hidden_words(arguments: Sequence[str], shown: Sequence[str]) -> dict[str, str]:
-    """Word → what is kept in its place, from a job's arguments and the form in which its submitter showed them."""
-    return {word: kept for word, kept in zip(arguments, shown, strict=False) if kept != word and "***" in kept}
+def hidden_words(arguments: Sequence[str], hidden: Mapping[str, str]) -> dict[str, str]:
+    """Word → what is kept in its place, from a job's arguments and the positions its submitter named."""
+    return {arguments[int(at)]: kept for at, kept in hidden.items() if int(at) < len(arguments)}
 
 
 def put_together(nodes: Mapping[str, Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any] | None:

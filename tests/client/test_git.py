@@ -216,6 +216,30 @@ def test_a_huge_diff_is_cut_at_a_line_and_says_so(repository: Repository) -> Non
     assert diff.splitlines()[-1].startswith("… the rest of ") and diff.splitlines()[-2].startswith("+line ")
 
 
+def test_names_without_end_are_cut_before_they_fill_a_request(repository: Repository) -> None:
+    for number in range(300):
+        (repository.root / f"{number:03}-{'x' * 240}").touch()
+    repository.commit(train="x = 1\n")
+    for number in range(300):
+        (repository.root / f"{number:03}-{'y' * 240}").touch()
+        (repository.root / f"{number:03}-{'x' * 240}").write_text("changed\n")
+    found = read(repository.root)
+    assert 100 < len(found["changed"]) < 300 and 100 < len(found["untracked"]) < 300
+    assert found["diff"].count("+changed") == 300
+
+
+def test_whatever_goes_wrong_the_job_goes_out(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    repository.commit(train="x = 1\n")
+
+    def broken(*_: object) -> bool:
+        raise ZeroDivisionError
+
+    (repository.root / "train.py").write_text("x = 2\n")
+    monkeypatch.setattr(Reading, "_is_sent", broken)
+    found = read(repository.root)
+    assert found["commit"] and found["note"] == "git could not be understood: ZeroDivisionError"
+
+
 def test_a_diff_that_fits_is_not_touched() -> None:
     assert fitting("a\nb") == "a\nb" and fitting("") == ""
 

@@ -13,7 +13,7 @@ import pytest
 
 from shoal.client.draft import clone_of, draft
 from shoal.client.http import Api
-from shoal.client.origin import typed
+from shoal.client.origin import LONGEST_WORD, typed
 from tests.client.fake import Chunkery, FakeServer
 
 
@@ -55,10 +55,11 @@ def test_no_credential_is_in_the_body_but_where_the_job_needs_it(
     monkeypatch.setenv("WANDB_API_KEY", "ambient-secret-1")
     command = ["shoal", "run", "--env", "HF_TOKEN=given-secret-2", "train.py", "--", "-k", "ambient-secret-1"]
     monkeypatch.setattr(sys, "argv", command)
-    origin = send(server, api, repository, env={"HF_TOKEN": "given-secret-2"})
+    origin = send(server, api, repository, env={"HF_TOKEN": "given-secret-2"}, args=["-k", "ambient-secret-1"])
     for secret in ("hunter2", "ambient-secret-1", "given-secret-2"):
         assert secret not in json.dumps(origin)
     assert origin["command"] == ["shoal", "run", "--env", "HF_TOKEN=***", "train.py", "--", "-k", "***"]
+    assert origin["hidden"] == {"1": "***"}
 
 
 def test_a_job_without_a_folder_says_nothing_of_git(server: FakeServer, api: Api) -> None:
@@ -91,4 +92,4 @@ def test_the_command_line_is_as_a_person_would_repeat_it() -> None:
     assert typed(["/lib/shoal/cli/__main__.py", "run", "x.py"]) == ["shoal", "run", "x.py"]
     assert typed(["/home/me/submit_all.py", "--fast"]) == ["submit_all.py", "--fast"]
     assert typed([""]) == ["python"]
-    assert len(typed(["x", "y" * 9999])[1]) == 2000
+    assert len(typed(["x", "y" * 9999])[1]) == LONGEST_WORD

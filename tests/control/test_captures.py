@@ -96,7 +96,7 @@ def test_nodes_on_which_the_same_is_installed_keep_it_once(make_world: Any) -> N
 
 
 def test_words_that_the_submitter_hid_are_hidden_in_what_nodes_say(world: World) -> None:
-    job = sent(world, {"arguments": ["-k", "***"]}, command=["-k", "ambient"])
+    job = sent(world, {"hidden": {1: "***", 9: "***"}}, command=["-k", "ambient"])
     world.round()
     world.join_all(world.job(job).key)
     said = {"commands": {"worker-0": {"role": "worker", "argv": ["prog", "-k", "ambient"]}}}
