@@ -19,7 +19,7 @@ from shoal import __version__
 from shoal._lib.quantities import format_duration, format_size
 from shoal.job import bounds
 from shoal.job.bounds import Bound
-from shoal.job.fields import Resources
+from shoal.job.fields import Frozen, Resources
 from shoal.job.reasons import Reason
 from shoal.job.roles import RoleSpec
 from shoal.job.spec import JobSpec
@@ -334,15 +334,29 @@ def _kind(schema: Mapping[str, Any]) -> str:
 def settings() -> Iterator[str]:
     from shoal.server.settings import ServerSettings
 
+    return _settings(ServerSettings)
+
+
+def isolation() -> Iterator[str]:
+    from shoal.server.settings import IsolationSettings
+
+    return _settings(IsolationSettings)
+
+
+def _settings(model: type[Frozen]) -> Iterator[str]:
     rows = []
-    for name, field in ServerSettings.model_fields.items():
-        shown = (
-            ""
-            if field.default is None
-            else f"`{str(field.default).lower() if field.default is False else field.default}`"
-        )
-        rows.append((f"`{name}`", shown, _sentence(_SETTING_WORDS.get(name) or field.description or "")))
+    for name, field in model.model_fields.items():
+        rows.append((f"`{name}`", _set(field.default), _sentence(_SETTING_WORDS.get(name) or field.description or "")))
     return table(("key", "default", "meaning"), rows)
+
+
+def _set(value: Any) -> str:
+    """As one would write it into the file; nothing where nothing is set."""
+    if value is None or value == ():
+        return ""
+    if isinstance(value, tuple):
+        return f"`{'-'.join(map(str, value))}`"
+    return "`false`" if value is False else f"`{value}`"
 
 
 def sizes() -> Iterator[str]:
@@ -383,6 +397,52 @@ def strategy_options() -> Iterator[str]:
         yield from table(("option", "default", "takes", "meaning"), rows)
 
 
+# Frameworks.
+
+
+def frameworks() -> Iterator[str]:
+    from shoal.frameworks import FRAMEWORKS
+
+    rows = (
+        (f"`{row.name}`", f"`{pair.strategy}`", _sentence(pair.says), ", ".join(map(_part, pair.parts)))
+        for row in FRAMEWORKS.values()
+        if row.name != "pytorch"
+        for pair in row.pairs.values()
+    )
+    return table(("framework", "strategy", "how", "roles"), rows)
+
+
+def _part(part: Any) -> str:
+    more = "" if part.most == part.count else "+"
+    counts = f"{part.count}{more}" if part.count else "on request"
+    return f"`{part.role}` ({counts}{', of Shoal' if part.ours else ''})"
+
+
+def ends() -> Iterator[str]:
+    from shoal.frameworks import FRAMEWORKS
+
+    words = {"all": "when all of them have", "first": "when the first has", "none": ""}
+    lost = {"fail": "ends the attempt", "restart": "is started again", "continue": "is done without"}
+    seen = {
+        (row.name, part.role, words[part.leads], lost[part.on_lost]): pair.strategy
+        for row in FRAMEWORKS.values()
+        if row.name != "pytorch"
+        for pair in reversed(row.pairs.values())
+        for part in pair.parts
+    }
+    rows = (
+        (f"`{name}`", f"`{role}`", f"`{strategy}`", led, gone) for (name, role, led, gone), strategy in seen.items()
+    )
+    return table(("framework", "role", "under", "the job has ended well", "a lost one"), rows)
+
+
+def refusals() -> Iterator[str]:
+    from shoal.frameworks import FRAMEWORKS
+
+    rows = ((f"`{row.name}`", _sentence(row.why_not)) for row in FRAMEWORKS.values() if row.why_not)
+    return table(("framework", "other strategies are refused because"), rows)
+
+
 PARTS: dict[str, Callable[[], Iterable[str]]] = {
     "job-keys": job_keys,
     "role-keys": role_keys,
@@ -394,7 +454,11 @@ PARTS: dict[str, Callable[[], Iterable[str]]] = {
     "shapes": shapes,
     "errors": errors,
     "settings": settings,
+    "isolation": isolation,
     "sizes": sizes,
+    "frameworks": frameworks,
+    "framework-ends": ends,
+    "framework-refusals": refusals,
     "strategies": strategies,
     "strategy-options": strategy_options,
 }

@@ -7,9 +7,9 @@ and under `pytorch` Shoal's training library.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 from shoal.catalogue import nearest
 from shoal.errors import BadSpec, UnknownName
@@ -17,6 +17,7 @@ from shoal.strategy import STRATEGIES
 from shoal.strategy import Kind as StrategyKind
 
 OnLost = Literal["fail", "restart", "continue"]
+Leads = Literal["none", "first", "all"]  # who of a role decides: nobody, the first, everyone
 
 NATIVE = "native"
 WORKER, SERVER, CHIEF, EVALUATOR, SCHEDULER = "worker", "server", "chief", "evaluator", "scheduler"
@@ -33,7 +34,7 @@ class Part:
     count: int = 1  # when the job does not say
     least: int = 0
     most: int = ANY
-    leads: bool = False  # the job has ended well when all that lead have
+    leads: Leads = "none"  # the job has ended well when all that lead have
     on_lost: OnLost = "fail"  # unless the job says otherwise
     spare: bool = False  # `continue` holds even when none is left
     ours: bool = False  # a process of Shoal's own, never the user's script
@@ -81,6 +82,23 @@ class Framework:
         )
 
 
+def describe(names: Iterable[str]) -> list[dict[str, Any]]:
+    """The rows of these frameworks as every door shows them."""
+    return [
+        {
+            "name": row.name,
+            "says": row.says,
+            "usual": row.usual,
+            "refused": {strategy: row.why_not for strategy in STRATEGIES if strategy not in row.pairs},
+            "strategies": [
+                {"name": pair.strategy, "says": pair.says, "roles": [asdict(part) for part in pair.parts]}
+                for pair in row.pairs.values()
+            ],
+        }
+        for row in (FRAMEWORKS[name] for name in FRAMEWORKS if name in set(names))
+    ]
+
+
 def framework(name: str) -> Framework:
     """The row of a framework; UnknownName with the nearest one otherwise."""
     if name not in FRAMEWORKS:
@@ -90,8 +108,8 @@ def framework(name: str) -> Framework:
 
 # -- the table ---------------------------------------------------------------------------------------------------------
 
-_WORKER = Part(WORKER, "trains", least=1, leads=True)
-_CHIEF = Part(CHIEF, "trains, and writes what all share", count=0, most=1, leads=True)
+_WORKER = Part(WORKER, "trains", least=1, leads="all")
+_CHIEF = Part(CHIEF, "trains, and writes what all share", count=0, most=1, leads="all")
 _EVALUATOR = Part(EVALUATOR, "evaluates checkpoints beside the training", count=0, on_lost="continue", spare=True)
 
 
@@ -122,7 +140,7 @@ _TF_SERVER = Part(SERVER, "its parameter server (ps)", least=1, ours=True)
 _MXNET = (
     _WORKER,
     Part(SERVER, "holds keys of the key-value store", least=1, ours=True),
-    Part(SCHEDULER, "tells the others of each other", least=1, most=1, ours=True),
+    Part(SCHEDULER, "tells the others of each other", least=1, most=1, ours=True, light=True),
 )
 _PADDLE_PS = (_WORKER, Part(SERVER, "holds tables; runs the script, which calls fleet.run_server()", least=1))
 
@@ -163,8 +181,8 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
                     ),
                     (
                         "ps-sync",
-                        "tf.compat.v1 with SyncReplicasOptimizer: workers run the script, servers are Shoal's",
-                        (_WORKER, _CHIEF, _TF_SERVER, _EVALUATOR),
+                        "old scripts with SyncReplicasOptimizer: workers run the script, servers are Shoal's",
+                        (replace(_WORKER, leads="first", says="trains; the first is chief"), _TF_SERVER, _EVALUATOR),
                     ),
                 ],
                 why_not="it has its own strategies, MultiWorkerMirrored and ParameterServer",
@@ -222,9 +240,30 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
             _row(
                 "horovod",
                 "the script's hvd: the installed Horovod, else Shoal's own",
-                [("allreduce", "hvd.DistributedOptimizer averages gradients", (_WORKER,))],
+                [("allreduce", "its DistributedOptimizer averages gradients", (_WORKER,))],
                 usual="allreduce",
                 why_not="its ranks are equal and reduce together",
+            ),
+            _row(
+                "sklearn",
+                "joblib's tasks (n_jobs=-1) go to the workers",
+                [
+                    (
+                        NATIVE,
+                        "the script is the chief's; GridSearchCV and friends spread over the workers",
+                        (
+                            Part(CHIEF, "runs the script", least=1, most=1, leads="all"),
+                            Part(WORKER, "takes tasks of joblib", least=1, on_lost="restart", ours=True),
+                        ),
+                    )
+                ],
+                why_not="its tasks are independent of each other and exchange nothing",
+            ),
+            _row(
+                "mpi",
+                "mpirun makes the ranks one world; each is a worker with its own log and limits",
+                [(NATIVE, "the program does its own exchange, by MPI", (_WORKER,))],
+                why_not="Shoal cannot reach into a program it does not know",
             ),
             _row(
                 "command",
@@ -238,9 +277,22 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
 )
 
 
-def lead_by_name(role: str) -> bool:
-    """Whether a role of the user's own naming decides the job's end."""
-    return role in (WORKER, CHIEF)
+def leads_by_name(role: str) -> Leads:
+    """Who decides the job's end in a role that the framework does not know."""
+    return "all" if role in (WORKER, CHIEF) else "none"
 
 
-__all__ = ["ANY", "FRAMEWORKS", "NATIVE", "TRACKER", "Framework", "OnLost", "Pair", "Part", "framework", "lead_by_name"]
+__all__ = [
+    "ANY",
+    "FRAMEWORKS",
+    "NATIVE",
+    "TRACKER",
+    "Framework",
+    "Leads",
+    "OnLost",
+    "Pair",
+    "Part",
+    "describe",
+    "framework",
+    "leads_by_name",
+]

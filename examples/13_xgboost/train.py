@@ -14,6 +14,7 @@ A file needs no script at all; each worker reads its own part of the rows:
 
 import hashlib
 import os
+from pathlib import Path
 
 import xgboost as xgb
 from sklearn.datasets import load_digits
@@ -36,7 +37,7 @@ def main() -> None:
         digest = hashlib.sha256(model.save_raw("json")).hexdigest()[:12]
         print(f"rank {rank}: accuracy {(guesses == test_y).mean():.3f} on all digits, model {digest}")
         if rank == 0:
-            model.save_model(os.path.join(os.environ.get("SHOAL_OUTPUTS", "."), "model.json"))
+            model.save_model(Path(os.environ.get("SHOAL_OUTPUTS", "."), "model.json"))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ _CRASH_SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 11: "SIGS
 _SIGABRT = 6
 _EXIT_ABORT = "terminate called without an active exception"
 _PORT_MARKS = ("EADDRINUSE", "Address already in use", "address already in use")
+_UNREADY = {"input": Reason.INPUT_MISSING, "environment": Reason.ENVIRONMENT_FAILED}  # how a shepherd's words begin
 _DISK_MARKS = ("No space left on device", "ENOSPC")
 _TAKES_ALONG = (Reason.KILLED, Reason.OUT_OF_MEMORY)
 
@@ -126,9 +127,13 @@ def _enough_without(role: Role, ranks: list[RankLife]) -> bool:
 
 
 def _all_led(roles: Mapping[str, Role], ranks: list[RankLife]) -> bool:
-    """The leading roles decide; a job that has none is done when everybody is."""
-    leading = [r for r in ranks if roles[r.role].leading] or ranks
-    return all(r.state in ("ended", "gone") for r in leading)
+    """Those who lead decide; a job that has none is done when everybody is."""
+    leading = [rank for rank in ranks if _leads(roles[rank.role], rank)] or ranks
+    return all(rank.state in ("ended", "gone") for rank in leading)
+
+
+def _leads(role: Role, rank: RankLife) -> bool:
+    return role.leads == "all" or (role.leads == "first" and rank.name == f"{role.name}-0")
 
 
 def explain(rank: RankLife) -> tuple[Reason, str]:
@@ -138,7 +143,7 @@ def explain(rank: RankLife) -> tuple[Reason, str]:
     who = f"{rank.name} on {rank.node}"
     last = _last_line(end.tail)
     if end.failed_start:
-        reason = Reason.INPUT_MISSING if end.message.startswith("input") else Reason.COMMAND_MISSING
+        reason = next((why for word, why in _UNREADY.items() if end.message.startswith(word)), Reason.COMMAND_MISSING)
         if any(mark in end.message for mark in _DISK_MARKS):
             reason = Reason.DISK_FULL
         return reason, f"{who} could not be started: {end.message}"

@@ -8,10 +8,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, StrictBool, ValidationError, ValidationInfo, model_validator
 
+from shoal import environments
 from shoal import strategy as strategies
 from shoal.catalogue import nearest
 from shoal.errors import BadSpec
-from shoal.frameworks import FRAMEWORKS, NATIVE, Framework, OnLost, Pair, framework, lead_by_name
+from shoal.frameworks import FRAMEWORKS, NATIVE, Framework, OnLost, Pair, framework, leads_by_name
 from shoal.job import bounds, rows
 from shoal.job.fields import (
     Arguments,
@@ -29,6 +30,7 @@ from shoal.job.fields import (
     is_stored,
 )
 from shoal.job.roles import CountField, Role, RoleSpec, parse_count
+from shoal.job.starters import starter
 
 PRIORITIES = {"low": -10, "normal": 0, "high": 10, "urgent": 20}
 TRAINED = "pytorch"  # the framework of the training library
@@ -80,6 +82,15 @@ def _strategy(value: Any, info: ValidationInfo) -> Any:
     return value
 
 
+def _runs_in(value: Any, info: ValidationInfo) -> Any:
+    if isinstance(value, str) and not is_stored(info):
+        try:
+            environments.read(value)
+        except BadSpec as wrong:
+            raise ValueError(wrong.message) from None
+    return value
+
+
 FrameworkName = Annotated[
     Text, BeforeValidator(_framework), Field(json_schema_extra={"enum": list(FRAMEWORKS)}, max_length=64)
 ]
@@ -97,7 +108,7 @@ class JobSpec(Frozen):
 
     name: Name | None = Field(None, description="shown in lists; taken from the script when left out")
     framework: FrameworkName | None = Field(
-        None, description="how processes find each other; pytorch for a script, command for a command"
+        None, description="how processes find each other; pytorch for a script and for torchrun, else command"
     )
     script: Text | None = Field(None, description="the Python script, relative to the uploaded folder", max_length=4096)
     command: Arguments | None = Field(None, description="any program with its arguments, instead of a script")
@@ -118,7 +129,11 @@ class JobSpec(Frozen):
     )
     resources: Resources = Field(default_factory=Resources, description="what each process asks for")
     size: Name | None = Field(None, description="a named size set by the administrator, instead of resources")
-    environment: Text | None = Field(None, description="a preset, or the path of an interpreter", max_length=4096)
+    environment: Annotated[Text, BeforeValidator(_runs_in)] | None = Field(
+        None,
+        description="what it runs in: a preset, requirements.txt, pyproject.toml, an interpreter or prefix, image://…",
+        max_length=4096,
+    )
     env: Environment = Field(default_factory=dict, description="environment variables of every process")
     inputs: Inputs = Field(default_factory=dict, description="name: address; each appears as a folder in the job")
     outputs: Address | None = Field(None, description="where the outputs folder goes when the job ends")
@@ -223,7 +238,7 @@ class JobSpec(Frozen):
 
     @property
     def kind(self) -> str:
-        return self.framework or (TRAINED if self.script else "command")
+        return self.framework or (TRAINED if self.script or starter(self.command) else "command")
 
     @property
     def row(self) -> Framework:
@@ -281,12 +296,12 @@ class JobSpec(Frozen):
             low=role.count.low,
             high=role.count.high,
             resources=role.resources or (Resources() if part and part.light else self.resources),
-            command=role.command,
+            command=role.command or (None if part and part.ours else self.command),
             env={**self.env, **role.env},
             on_lost=role.on_lost or on_lost,
             apart=role.apart,
             labels={**self.labels, **role.labels},
-            leading=part.leads if part else lead_by_name(name),
+            leads=part.leads if part else leads_by_name(name),
             spare=part is not None and part.spare,
             ours=part is not None and part.ours,
         )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from shoal.frameworks import describe
 from shoal.server.metrics import MEDIA_TYPE
 from shoal.server.routing import Admin, Asker, Here, as_json
-from shoal.server.service import IDENTITY_NOTE
 
 router = APIRouter(tags=["cluster"])
 root = APIRouter(tags=["cluster"])
@@ -15,6 +15,7 @@ root = APIRouter(tags=["cluster"])
 
 @router.get("/server")
 async def server(service: Here, user: Asker) -> Response:
+    isolation = await service.call(service.parts.isolation)
     return as_json(
         {
             "version": service.version,
@@ -23,7 +24,8 @@ async def server(service: Here, user: Asker) -> Response:
             "engine": service.parts.default_engine,
             "database": service.store.dialect,
             "started_at": service.started_at,
-            "identity_note": IDENTITY_NOTE,
+            "isolation": {"mode": isolation.mode, "why": isolation.why},
+            "identity_note": isolation.note,
         }
     )
 
@@ -37,6 +39,12 @@ async def nodes(service: Here, user: Asker) -> Response:
 @router.get("/engines")
 async def engines(service: Here, user: Asker) -> Response:
     return as_json({"engines": await service.call(service.desk.engines)})
+
+
+@router.get("/frameworks")
+async def frameworks(service: Here, user: Asker) -> Response:
+    """Every framework that is served: its strategies, their roles, and what is refused and why."""
+    return as_json({"frameworks": describe(service.parts.served.frameworks)})
 
 
 @router.get("/sizes")

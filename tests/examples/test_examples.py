@@ -235,3 +235,12 @@ def test_14_lightgbm_is_the_plain_script_without_shoal(world: World, boosting: s
         del world.environment["PYTHONPATH"]
     (ROOT / "model.txt").unlink()
     assert re.search(r"rank 0: accuracy 0\.9\d+ on all digits", said)
+
+
+def test_15_sklearn_fits_on_both_workers_and_finds_what_one_process_finds(world: World) -> None:
+    alone = world.python("examples/15_sklearn/grid.py", "--jobs", "1").splitlines()
+    said = world.shoal("run", "examples/15_sklearn/grid.py", "--framework", "sklearn", "--workers", "2")
+    spread = [line.removeprefix("chief-0 | ") for line in said.splitlines() if line.startswith("chief-0 | ")]
+    assert alone[0] == "27 fits in 1 processes, this one too"
+    assert spread[0] == "27 fits in 2 processes, this one not"
+    assert spread[1:] == alone[1:] and len(alone) == 5
