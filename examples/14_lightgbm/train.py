@@ -13,11 +13,13 @@ The interpreter needs lightgbm and scikit-learn.
 
 import hashlib
 import os
+from pathlib import Path
 
 import lightgbm as lgb
-import shoal.lightgbm
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
+
+import shoal.lightgbm
 
 ROUNDS = 20
 
@@ -35,7 +37,7 @@ def main() -> None:
     digest = hashlib.sha256(trees.encode()).hexdigest()[:12]
     print(f"rank {rank}: accuracy {(guesses == test_y).mean():.3f} on all digits, model {digest}")
     if rank == 0:
-        model.save_model(os.path.join(os.environ.get("SHOAL_OUTPUTS", "."), "model.txt"))
+        model.save_model(Path(os.environ.get("SHOAL_OUTPUTS", "."), "model.txt"))
 
 
 if __name__ == "__main__":

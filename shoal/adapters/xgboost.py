@@ -20,6 +20,7 @@ from shoal import contract
 
 PATIENCE = 300.0  # seconds for the tracker to come
 PAUSE = 0.02  # seconds between two looks
+_inside: list[socket.socket] = []  # at the tracker's gate, open for as long as this process lives
 _NUMBERS = ("dmlc_tracker_port", "dmlc_retry", "dmlc_timeout")
 
 
@@ -69,7 +70,7 @@ def _wait(host: str, gate: int) -> None:
     until = time.monotonic() + PATIENCE
     while gate:
         try:
-            socket.create_connection((host, gate), timeout=5).close()
+            _inside.append(socket.create_connection((host, gate), timeout=5))
             return
         except OSError as failed:
             if time.monotonic() > until:

@@ -30,10 +30,12 @@ def argv(spec: JobSpec, role: Role, roster: Roster, member: Member, place: Place
 
 
 def threads(spec: JobSpec, role: Role, roster: Roster, member: Member, processes: int) -> dict[str, str]:
-    """As many threads as cores were asked for. Where nobody said, one for each of several workers of a node: all cores
-    for each of them is slower than one, because OpenMP's threads spin while they wait."""
+    """As many threads as cores were asked for, else one where workers share the node. Theirs must not spin while they
+    wait: with more threads than cores a training of a second takes minutes."""
+    several = peers(roster).workers_on[member.node] > 1
+    chosen = {"OMP_WAIT_POLICY": "PASSIVE"} if several else {}
     if role.resources.cpu is not None:
-        return {"OMP_NUM_THREADS": str(max(1, int(role.resources.cpu / processes)))}
-    if is_ready(spec):
-        return {}  # the trainer shares the node's cores out by itself
-    return {"OMP_NUM_THREADS": "1"} if peers(roster).workers_on[member.node] > 1 else {}
+        return {**chosen, "OMP_NUM_THREADS": str(max(1, int(role.resources.cpu / processes)))}
+    if several and not is_ready(spec):  # the ready trainer shares the node's cores out by itself
+        chosen["OMP_NUM_THREADS"] = "1"
+    return chosen

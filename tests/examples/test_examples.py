@@ -13,6 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.interpreters import boosting
+
+__all__ = ["boosting"]
+
 ROOT = Path(__file__).parents[2]
 SHOAL = (sys.executable, "-m", "shoal.cli")
 SECRET = "a-secret-that-is-long-enough-for-a-webhook"
@@ -191,6 +195,46 @@ def test_11_click_through_learns_most_of_what_can_be_learned_from_rows_on_two_se
     said = world.shoal("run", "examples/11_click_through/train.py", *options, "--", "--steps", "200")
     learned = [int(part) for part in re.findall(r"learned (\d+)% of what can be learned", said)]
     assert len(learned) == 2 and all(part > 75 for part in learned)
+
+
+@pytest.mark.parametrize(("lesson", "framework"), [("13_xgboost", "xgboost"), ("14_lightgbm", "lightgbm")])
+def test_13_and_14_two_workers_with_half_of_the_digits_each_grow_one_model_that_knows_all(
+    world: World, boosting: str, lesson: str, framework: str
+) -> None:
+    options = ("--framework", framework, "--workers", "2", "--environment", boosting)
+    said = world.shoal("run", f"examples/{lesson}/train.py", *options)
+    assert re.search(r"rank 0 of 2 has \d+ images of \[0, 1, 2, 3, 4\]", said)
+    assert re.search(r"rank 1 of 2 has \d+ images of \[5, 6, 7, 8, 9\]", said)
+    reached = re.findall(r"rank [01]: accuracy ([\d.]+) on all digits, model (\w+)", said)
+    assert len(reached) == 2 and len({model for _, model in reached}) == 1
+    assert all(float(accuracy) > 0.9 for accuracy, _ in reached)
+
+
+def test_13_xgboost_needs_no_script_for_a_file(world: World, boosting: str) -> None:
+    from sklearn.datasets import load_breast_cancer
+
+    found = load_breast_cancer()
+    names = [*(str(name).replace(" ", "_") for name in found.feature_names), "benign"]
+    rows = [
+        ",".join([*map(repr, map(float, row)), str(label)]) for row, label in zip(found.data, found.target, strict=True)
+    ]
+    file = world.folder / "cancer.csv"
+    file.write_text("\n".join([",".join(names), *rows]) + "\n")
+    asked = ("--data", str(file), "--label", "benign", "--valid", "0.2", "--params", "max_depth=4,eta=0.3,rounds=50")
+    said = world.shoal("run", "--framework", "xgboost", *asked, "--workers", "2", "--environment", boosting)
+    assert "569 rows for 2 workers, 30 columns; benign is one of 2 classes (0, 1)" in said
+    kept = re.search(r"kept \d+ of \d+ rounds in model.json: train-logloss=\S+ valid-logloss=(\S+)", said)
+    assert kept is not None and float(kept[1]) < 0.2
+
+
+def test_14_lightgbm_is_the_plain_script_without_shoal(world: World, boosting: str) -> None:
+    world.environment["PYTHONPATH"] = str(ROOT)
+    try:
+        said = world.run(boosting, "examples/14_lightgbm/train.py")
+    finally:
+        del world.environment["PYTHONPATH"]
+    (ROOT / "model.txt").unlink()
+    assert re.search(r"rank 0: accuracy 0\.9\d+ on all digits", said)
 
 
 def test_15_sklearn_fits_on_both_workers_and_finds_what_one_process_finds(world: World) -> None:

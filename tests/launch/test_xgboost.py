@@ -64,6 +64,12 @@ def test_a_script_has_as_many_threads_as_cores_were_asked_for() -> None:
     assert "OMP_NUM_THREADS" not in rendered(workers=2, data="rows.csv")["worker-0"].env
 
 
+def test_threads_of_workers_that_share_a_node_do_not_spin_unless_the_user_wants_it() -> None:
+    assert rendered(workers=2)["worker-0"].env["OMP_WAIT_POLICY"] == "PASSIVE"
+    assert rendered(workers=2, env={"OMP_WAIT_POLICY": "ACTIVE"})["worker-0"].env["OMP_WAIT_POLICY"] == "ACTIVE"
+    assert "OMP_WAIT_POLICY" not in rendered(workers=1)["worker-0"].env
+
+
 def test_the_workers_path_teaches_xgboost_before_the_users_own_paths() -> None:
     path = rendered(env={"PYTHONPATH": "/mine"})["worker-0"].env["PYTHONPATH"]
     assert path == "@library/shoal/adapters/xgboost_path:@library:/mine"

@@ -23,6 +23,7 @@ MODEL = "model.txt"
 RESERVED = ("machines", "num_machines", "local_listen_port", "machine_list_filename", "pre_partition")
 IN_TURN = True  # each worker finds the bins of some columns from its own rows alone, which must be a fair sample
 _OBJECTIVES = {"number": "regression", "yes or no": "binary", "class": "multiclass"}
+_COUNTS = (b"leaf_count=", b"internal_count=")
 _UNKNOWN = re.compile(r"Unknown parameter: (\S+)")
 
 
@@ -96,8 +97,10 @@ def train(
 
 
 def digest(model: bytes) -> str:
-    """Of the trees; behind them stand the parameters, among which every worker has a port of its own."""
-    return sha256(model.partition(b"\nparameters:")[0]).hexdigest()
+    """Of what predicts. Counts of rows are guesses, or a worker's own; behind the trees stand the parameters, among
+    which every worker has a port of its own."""
+    trees = model.partition(b"\nparameters:")[0].splitlines()
+    return sha256(b"\n".join(line for line in trees if not line.startswith(_COUNTS))).hexdigest()
 
 
 def _dataset(table: Table, like: Any = None) -> Any:
