@@ -7,9 +7,9 @@ and under `pytorch` Shoal's training library.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 from shoal.catalogue import nearest
 from shoal.errors import BadSpec, UnknownName
@@ -17,9 +17,11 @@ from shoal.strategy import STRATEGIES
 from shoal.strategy import Kind as StrategyKind
 
 OnLost = Literal["fail", "restart", "continue"]
+Leads = Literal["none", "first", "all"]  # who of a role decides: nobody, the first, everyone
 
 NATIVE = "native"
 WORKER, SERVER, CHIEF, EVALUATOR, SCHEDULER = "worker", "server", "chief", "evaluator", "scheduler"
+TRACKER = "tracker"
 ANY = 1_000_000  # more than any job has
 
 
@@ -32,10 +34,11 @@ class Part:
     count: int = 1  # when the job does not say
     least: int = 0
     most: int = ANY
-    leads: bool = False  # the job has ended well when all that lead have
+    leads: Leads = "none"  # the job has ended well when all that lead have
     on_lost: OnLost = "fail"  # unless the job says otherwise
     spare: bool = False  # `continue` holds even when none is left
     ours: bool = False  # a process of Shoal's own, never the user's script
+    light: bool = False  # asks for nothing unless the job says so: it only tells others of each other
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,7 @@ class Framework:
     usual: str = NATIVE  # the strategy of a job that names none
     why_not: str = ""  # why the other strategies are refused
     any_role: bool = False  # roles of the user's own run the script too
+    trains_data: bool = False  # trains from `data` without a script
 
     def pair(self, strategy: str | None) -> Pair:
         """Under that strategy, or the usual one; BadSpec says why there is none."""
@@ -78,6 +82,23 @@ class Framework:
         )
 
 
+def describe(names: Iterable[str]) -> list[dict[str, Any]]:
+    """The rows of these frameworks as every door shows them."""
+    return [
+        {
+            "name": row.name,
+            "says": row.says,
+            "usual": row.usual,
+            "refused": {strategy: row.why_not for strategy in STRATEGIES if strategy not in row.pairs},
+            "strategies": [
+                {"name": pair.strategy, "says": pair.says, "roles": [asdict(part) for part in pair.parts]}
+                for pair in row.pairs.values()
+            ],
+        }
+        for row in (FRAMEWORKS[name] for name in FRAMEWORKS if name in set(names))
+    ]
+
+
 def framework(name: str) -> Framework:
     """The row of a framework; UnknownName with the nearest one otherwise."""
     if name not in FRAMEWORKS:
@@ -87,8 +108,8 @@ def framework(name: str) -> Framework:
 
 # -- the table ---------------------------------------------------------------------------------------------------------
 
-_WORKER = Part(WORKER, "trains", least=1, leads=True)
-_CHIEF = Part(CHIEF, "trains, and writes what all share", count=0, most=1, leads=True)
+_WORKER = Part(WORKER, "trains", least=1, leads="all")
+_CHIEF = Part(CHIEF, "trains, and writes what all share", count=0, most=1, leads="all")
 _EVALUATOR = Part(EVALUATOR, "evaluates checkpoints beside the training", count=0, on_lost="continue", spare=True)
 
 
@@ -106,13 +127,15 @@ def _row(
     usual: str = NATIVE,
     why_not: str = "",
     any_role: bool = False,
+    trains_data: bool = False,
 ) -> Framework:
     table = {strategy: Pair(name, strategy, words, parts) for strategy, words, parts in pairs}
     if NATIVE not in table:
         table[NATIVE] = replace(table[usual], strategy=NATIVE, says="the same: the script does its own exchange")
-    return Framework(name, says, MappingProxyType(table), usual, why_not, any_role)
+    return Framework(name, says, MappingProxyType(table), usual, why_not, any_role, trains_data)
 
 
+_TRACKER = Part(TRACKER, "tells the workers of each other", least=1, most=1, ours=True, light=True)
 _TF_SERVER = Part(SERVER, "its parameter server (ps)", least=1, ours=True)
 _MXNET = (
     _WORKER,
@@ -158,8 +181,8 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
                     ),
                     (
                         "ps-sync",
-                        "tf.compat.v1 with SyncReplicasOptimizer: workers run the script, servers are Shoal's",
-                        (_WORKER, _CHIEF, _TF_SERVER, _EVALUATOR),
+                        "old scripts with SyncReplicasOptimizer: workers run the script, servers are Shoal's",
+                        (replace(_WORKER, leads="first", says="trains; the first is chief"), _TF_SERVER, _EVALUATOR),
                     ),
                 ],
                 why_not="it has its own strategies, MultiWorkerMirrored and ParameterServer",
@@ -171,11 +194,12 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
                     (
                         "allreduce",
                         "workers add up the histograms of their rows",
-                        (_WORKER, Part("tracker", "tells the workers of each other", least=1, most=1, ours=True)),
+                        (_WORKER, _TRACKER),
                     )
                 ],
                 usual="allreduce",
                 why_not="its workers add up histograms in every round",
+                trains_data=True,
             ),
             _row(
                 "lightgbm",
@@ -183,6 +207,7 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
                 [("allreduce", "workers add up the histograms of their rows (tree_learner=data)", (_WORKER,))],
                 usual="allreduce",
                 why_not="its workers add up histograms in every round",
+                trains_data=True,
             ),
             _row(
                 "mxnet",
@@ -215,7 +240,7 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
             _row(
                 "horovod",
                 "the script's hvd: the installed Horovod, else Shoal's own",
-                [("allreduce", "hvd.DistributedOptimizer averages gradients", (_WORKER,))],
+                [("allreduce", "its DistributedOptimizer averages gradients", (_WORKER,))],
                 usual="allreduce",
                 why_not="its ranks are equal and reduce together",
             ),
@@ -227,7 +252,7 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
                         NATIVE,
                         "the script is the chief's; GridSearchCV and friends spread over the workers",
                         (
-                            Part(CHIEF, "runs the script", least=1, most=1, leads=True),
+                            Part(CHIEF, "runs the script", least=1, most=1, leads="all"),
                             Part(WORKER, "takes tasks of joblib", least=1, on_lost="restart", ours=True),
                         ),
                     )
@@ -252,9 +277,22 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
 )
 
 
-def lead_by_name(role: str) -> bool:
-    """Whether a role of the user's own naming decides the job's end."""
-    return role in (WORKER, CHIEF)
+def leads_by_name(role: str) -> Leads:
+    """Who decides the job's end in a role that the framework does not know."""
+    return "all" if role in (WORKER, CHIEF) else "none"
 
 
-__all__ = ["ANY", "FRAMEWORKS", "NATIVE", "Framework", "OnLost", "Pair", "Part", "framework", "lead_by_name"]
+__all__ = [
+    "ANY",
+    "FRAMEWORKS",
+    "NATIVE",
+    "TRACKER",
+    "Framework",
+    "Leads",
+    "OnLost",
+    "Pair",
+    "Part",
+    "describe",
+    "framework",
+    "leads_by_name",
+]

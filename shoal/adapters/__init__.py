@@ -1,1 +1,1 @@
-"""One file per framework or library, inside the user's process: what a launcher's variables mean there."""
+"""Inside the user's process: what a framework lacks to run as a job. One file per framework, which imports it."""

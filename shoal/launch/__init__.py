@@ -9,6 +9,12 @@ LAUNCHERS = Catalogue(
     "launcher",
     {
         "pytorch": "shoal.launch.pytorch:PyTorch",
+        "tensorflow": "shoal.launch.tensorflow:TensorFlow",
+        "mxnet": "shoal.launch.mxnet:MXNet",
+        "paddle": "shoal.launch.paddle:Paddle",
+        "jax": "shoal.launch.jax:Jax",
+        "xgboost": "shoal.launch.xgboost:XGBoost",
+        "lightgbm": "shoal.launch.lightgbm:LightGBM",
         "sklearn": "shoal.launch.sklearn:Sklearn",
         "mpi": "shoal.launch.mpi:Mpi",
         "command": "shoal.launch.command:Command",

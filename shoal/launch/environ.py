@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
 
-from shoal import contract
+from shoal import contract, environments
 from shoal.contract import Member, Process, Roster
 from shoal.errors import BadSpec
 from shoal.job.roles import Role
@@ -51,39 +53,63 @@ def make(
     )
 
 
-def argv(spec: JobSpec, role: Role, roster: Roster, member: Member, place: Place) -> list[str]:
-    """The role's own command, else the job's script under its interpreter, else the job's command. What stands for the
-    roster in them is filled in."""
+def argv(
+    spec: JobSpec,
+    role: Role,
+    roster: Roster,
+    member: Member,
+    place: Place,
+    *,
+    own: Sequence[str] = (),
+    words: Mapping[str, str] = MappingProxyType({}),
+) -> list[str]:
+    """The role's own command; in a role of Shoal's the module that `own` names; else the job's script under its
+    interpreter, or the job's command. What stands for the roster in them is filled in, with the framework's words for
+    the roles."""
+    fill = partial(filled, roster=roster, member=member, words=words)
     if role.command:
-        return filled(role.command, roster, member)
+        return fill(role.command)
+    if own and role.ours:
+        return [python(spec, place), "-m", *fill(own)]
     if spec.script:
-        return [python(spec, place), spec.script, *filled(spec.args, roster, member)]
+        return [python(spec, place), spec.script, *fill(spec.args)]
     if spec.command:
-        return filled(spec.command, roster, member)
+        return fill(spec.command)
     raise BadSpec(f"role {role.name!r} has nothing to run; give it a command, or the job a script or a command")
 
 
 def python(spec: JobSpec, place: Place) -> str:
-    """The interpreter of the job's processes."""
-    return spec.environment or place.python
+    """The interpreter: the submitter's where no environment is named, a path as it was written, else a placeholder for
+    what the node finds or builds."""
+    if spec.environment is None:
+        return place.python
+    return spec.environment if spec.environment.startswith("/") else environments.PYTHON
 
 
-def filled(words: Sequence[str], roster: Roster, member: Member) -> list[str]:
-    """Arguments with `{rank}`, `{size}`, `{role}`, `{index}`, `{port}` and `{<role>_hosts}` filled in, for programs
-    that take their peers as flags. Other braces stay as they are; `{{rank}}` is `{rank}`."""
-    if not any("{" in word for word in words):
-        return list(words)
-    known = _stand_ins(roster, member)
+def filled(
+    arguments: Sequence[str], roster: Roster, member: Member, words: Mapping[str, str] = MappingProxyType({})
+) -> list[str]:
+    """Arguments with `{rank}`, `{size}`, `{role}`, `{index}`, `{port}`, `{first_host}` and `{<role>_hosts}` filled in,
+    for programs that take their peers as flags. Other braces stay as they are; `{{rank}}` is `{rank}`."""
+    if not any("{" in one for one in arguments):
+        return list(arguments)
+    known = _stand_ins(roster, member, words)
     pattern = re.compile("(?<!{){(%s)}(?!})|{{(%s)}}" % (("|".join(map(re.escape, known)),) * 2))
-    return [pattern.sub(lambda found: known[found[1]] if found[1] else f"{{{found[2]}}}", word) for word in words]
+    return [pattern.sub(lambda found: known[found[1]] if found[1] else f"{{{found[2]}}}", one) for one in arguments]
 
 
-def _stand_ins(roster: Roster, member: Member) -> dict[str, str]:
+def _stand_ins(roster: Roster, member: Member, words: Mapping[str, str]) -> dict[str, str]:
     known = peers(roster)
-    hosts = {f"{variable_part(role).lower()}_hosts": ",".join(map(address, who)) for role, who in known.roles.items()}
+    hosts = {
+        f"{variable_part(name).lower()}_hosts": ",".join(map(address, who))
+        for role, who in known.roles.items()
+        for name in (role, words.get(role, role))
+    }
+    first = address(known.workers[0]) if known.workers else ""
     port = next(iter(member.ports.values()), 0)
     numbers = {"rank": member.index, "index": member.index, "size": len(known.workers), "port": port}
-    return {**hosts, "role": member.role, **{name: str(number) for name, number in numbers.items()}}
+    texts = {"role": words.get(member.role, member.role), "first_host": first}
+    return {**hosts, **texts, **{name: str(number) for name, number in numbers.items()}}
 
 
 def address(member: Member) -> str:
@@ -119,10 +145,11 @@ def facts(spec: JobSpec, roster: Roster, member: Member, place: Place, gpus: Seq
     return told
 
 
-def library(role: Role) -> dict[str, str]:
-    """Lets any interpreter find `shoal`, and nothing else of ours, before the user's own paths."""
+def library(role: Role, *before: str) -> dict[str, str]:
+    """Lets any interpreter find `shoal`, and nothing else of ours, before the user's own paths. Folders in `before`
+    come first: below the library, they hold what a framework's jobs find there and no others."""
     own = role.env.get("PYTHONPATH")
-    return {"PYTHONPATH": f"{LIBRARY_PATH}:{own}" if own else LIBRARY_PATH}
+    return {"PYTHONPATH": ":".join([*before, LIBRARY_PATH, *([own] if own else [])])}
 
 
 def port_variable(name: str) -> str:

@@ -68,10 +68,7 @@ def _is_trained(spec: JobSpec, role: str) -> bool:
 
 
 def _argv(spec: JobSpec, role: Role, roster: Roster, member: Member, place: Place) -> list[str]:
-    """A parameter server is the library's own process, never the user's script."""
-    if role.ours and role.command is None:
-        return [environ.python(spec, place), "-m", PARAMETER_SERVER]
-    argv = environ.argv(spec, role, roster, member, place)
+    argv = environ.argv(spec, role, roster, member, place, own=[PARAMETER_SERVER])
     found = starter(argv) if member.role == WORKER else None
     if found is None:
         return argv

@@ -35,6 +35,7 @@ class Place:
         self.hostfile = self._own("hosts")
         self.shared_note = self._own("shared")  # holds the path of the shared-memory folder, for whoever cleans up
         self.groups_note = self._own("cgroups")  # likewise the folders of the ranks' cgroups
+        self.environment_order = self._own("environment.json")  # what the process that builds is told
         self.spool = self.folder / "spool"
         self.inputs = self.folder / "inputs"
         self.outputs = self.work / "outputs"
@@ -92,12 +93,15 @@ class Place:
         if value == "@shared":
             return str(self.shared())
         if value.startswith("@library"):
-            return self._task.library + value[len("@library") :]
+            return ":".join(self._in_library(path) for path in value.split(":"))
         if value in ("@inputs", "@outputs"):
             folder = self.inputs if value == "@inputs" else self.outputs
             folder.mkdir(parents=True, exist_ok=True)
             return str(folder)
         return value
+
+    def _in_library(self, path: str) -> str:
+        return self._task.library + path[len("@library") :] if path.startswith("@library") else path
 
 
 def _hostfile(roster: Dict[str, Any]) -> str:

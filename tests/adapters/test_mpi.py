@@ -76,7 +76,7 @@ def folder(tmp_path: Path) -> Path:
 def run(live: Live, folder: Path, *words: str, workers: int = 2) -> CompletedProcess[str]:
     script, *rest = words
     flags = ("--framework", "mpi", "--workers", str(workers), "--cpu", "2", "--retries", "0")
-    python = str(interpreter("mpi4py==4.1.2"))
+    python = interpreter("mpi4py==4.1.2")
     return typed(live, folder, "run", script, *flags, "--environment", python, "--folder", ".", *rest)
 
 
@@ -91,7 +91,7 @@ def test_ranks_reduce_together_and_each_is_the_worker_of_its_number(live: Live, 
 
 
 def test_any_program_is_run_so_not_only_a_script(live: Live, folder: Path) -> None:
-    python = str(interpreter("mpi4py==4.1.2"))
+    python = interpreter("mpi4py==4.1.2")
     flags = ("--framework", "mpi", "--workers", "2", "--folder", ".")
     done = typed(live, folder, "run", *flags, "--", python, "sum.py")
     assert done.returncode == 0, done.stdout

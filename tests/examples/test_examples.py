@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.interpreters import interpreter
+from tests.support.interpreters import layered
 
 ROOT = Path(__file__).parents[2]
 SHOAL = (sys.executable, "-m", "shoal.cli")
@@ -223,7 +223,7 @@ HERE = ("--folder", "examples/16_relatives", "--")
 def test_16_relatives_learn_together_what_none_of_them_sees_alone(
     world: World, size: int, words: tuple[str, ...]
 ) -> None:
-    python = str(interpreter(*RELATIVES))
+    python = layered(*RELATIVES)
     first, rest = (words[:1], words[1:]) if words[0].startswith("examples") else ((), words)
     said = world.shoal("run", *first, "--workers", "2", "--environment", python, *rest)
     learned = dict(re.findall(rf"rank (\d) of {size} learned (\[.*\])", said))
@@ -231,8 +231,6 @@ def test_16_relatives_learn_together_what_none_of_them_sees_alone(
 
 
 def test_16_a_replica_of_torchft_is_lost_and_healed(world: World) -> None:
-    python = interpreter(*RELATIVES)
-    options = ("--environment", str(python), "--env", f"PATH={python.parent}:{os.environ['PATH']}")
-    said = world.shoal("run", "examples/16_relatives/torchft.yaml", *options)
+    said = world.shoal("run", "examples/16_relatives/torchft.yaml", "--environment", layered(*RELATIVES))
     assert "group 1 is lost at step 30" in said
     assert len(re.findall(r"rank [01] of 2 learned \[1\.0, -2\.0, 3\.0, -4\.0\]", said)) == 2

@@ -43,8 +43,8 @@ def test_workers_that_share_a_node_use_one_thread_unless_they_have_cores_or_the_
 
 def test_the_job_ends_with_its_chief_and_a_lost_worker_comes_back() -> None:
     roles = {role.name: role for role in parse({"framework": "sklearn", "script": "x.py", "workers": 3}).expand()}
-    assert (roles["chief"].leading, roles["chief"].on_lost) == (True, "fail")
-    assert (roles["worker"].leading, roles["worker"].on_lost, roles["worker"].high) == (False, "restart", 3)
+    assert (roles["chief"].leads, roles["chief"].on_lost) == ("all", "fail")
+    assert (roles["worker"].leads, roles["worker"].on_lost, roles["worker"].high) == ("none", "restart", 3)
 
 
 def test_two_chiefs_and_other_roles_are_refused() -> None:

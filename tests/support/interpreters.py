@@ -1,50 +1,73 @@
-"""Interpreters with packages that Shoal does without: built once for each set of requirements, kept in the cache.
-
-An environment lies over the one that runs the tests, so that what is there already (torch above all) is neither fetched
-nor stored again, and never in another version.
-"""
+"""Interpreters that have what a framework needs: virtual environments built once, kept between runs of the tests."""
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
 import os
-import shutil
 import subprocess
 import sys
 import sysconfig
-import venv
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-# Read when the tests are collected: each test has a cache of its own, and these are for all.
-CACHE = Path(os.environ.get("SHOAL_CACHE") or Path.home() / ".cache" / "shoal") / "test-interpreters"
-BUILDING = 600.0  # seconds
+import pytest
+
+BOOSTING = ("xgboost-cpu==3.2.0", "lightgbm==4.7.0", "scikit-learn>=1.7", "pyarrow>=21")
+
+# Read before any test has a cache of its own.
+_CACHE = Path(os.environ.get("SHOAL_CACHE") or Path.home() / ".cache" / "shoal")
 
 
-def interpreter(*requirements: str) -> Path:
-    """The interpreter; the first who asks builds it, others wait for him. Fails with pip's words."""
-    base = sysconfig.get_paths()["purelib"]
-    name = hashlib.sha256(repr((base, sys.version, sorted(requirements))).encode()).hexdigest()[:16]
-    folder = CACHE / name
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / f"{name}.lock").open("w") as lock:
+def interpreter(*requirements: str) -> str:
+    """The path of a Python that has them. The first who asks builds it; a build that broke off is begun anew."""
+    return _built(requirements, _install)
+
+
+def layered(*requirements: str) -> str:
+    """The same over the environment that runs the tests, whose packages (torch above all) are neither fetched nor
+    stored again, and stay in their versions."""
+    return _built(("over", sysconfig.get_paths()["purelib"], *requirements), _install_over)
+
+
+def _built(requirements: Sequence[str], install: Callable[[Path, Sequence[str]], None]) -> str:
+    text = "\n".join([sys.version, *sorted(requirements)])
+    folder = _CACHE / "test-environments" / hashlib.sha256(text.encode()).hexdigest()[:16]
+    folder.mkdir(parents=True, exist_ok=True)
+    python, done = folder / "venv" / "bin" / "python", folder / "complete"
+    with open(folder / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "whole").exists():
-            shutil.rmtree(folder, ignore_errors=True)
-            _build(folder, base, requirements)
-            (folder / "whole").touch()
-    return folder / "bin" / "python"
+        if not done.exists():
+            install(folder / "venv", requirements)
+            done.write_text(text)
+    return str(python)
 
 
-def _build(folder: Path, base: str, requirements: tuple[str, ...]) -> None:
-    venv.create(folder, with_pip=False)
+def _install(folder: Path, requirements: Sequence[str]) -> None:
+    _run(sys.executable, "-m", "venv", "--clear", str(folder))
+    _run(str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", *requirements)
+
+
+def _install_over(folder: Path, requirements: Sequence[str]) -> None:
+    _, base, *wanted = requirements
+    _run(sys.executable, "-m", "venv", "--clear", "--without-pip", str(folder))
     own = next((folder / "lib").glob("python*/site-packages"))
     (own / "base.pth").write_text(f"{base}\n")
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
-    have = subprocess.run([*pip, "freeze", "--exclude-editable"], check=True, capture_output=True, text=True).stdout
     versions = folder / "versions.txt"
-    versions.write_text("".join(f"{line}\n" for line in have.splitlines() if "==" in line))
-    words = [*pip, "--python", str(folder / "bin" / "python"), "install", "-c", str(versions), *requirements]
+    have = _run(sys.executable, "-m", "pip", "freeze", "--exclude-editable").splitlines()
+    versions.write_text("".join(f"{line}\n" for line in have if "==" in line))
+    pip = (sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "install", "--quiet")
     # DeepSpeed looks for torch while it is built, which an isolated build would not find.
-    built = subprocess.run([*words, "--no-build-isolation"], capture_output=True, text=True, timeout=BUILDING)
-    assert built.returncode == 0, f"{requirements} cannot be installed:\n{built.stdout}\n{built.stderr}"
+    _run(*pip, "--no-build-isolation", "-c", str(versions), *wanted)
+
+
+def _run(*words: str) -> str:
+    made = subprocess.run(words, capture_output=True, text=True)
+    assert made.returncode == 0, f"{words} left with {made.returncode}\n{made.stdout}\n{made.stderr}"
+    return made.stdout
+
+
+@pytest.fixture(scope="session")
+def boosting() -> str:
+    """A Python with XGBoost, LightGBM, scikit-learn and pyarrow."""
+    return interpreter(*BOOSTING)
