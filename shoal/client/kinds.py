@@ -187,6 +187,20 @@ class HorovodJob(_Gpus, _ScriptJob):
     framework: ClassVar[str] = "horovod"
 
 
+@dataclass(frozen=True, kw_only=True)
+class SklearnJob(_ScriptJob):
+    """A script whose joblib tasks (GridSearchCV(n_jobs=-1) and friends) are done by the workers."""
+
+    framework: ClassVar[str] = "sklearn"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MpiJob(_Gpus, _ScriptJob):
+    """A Python script that calls MPI (mpi4py), one rank per worker."""
+
+    framework: ClassVar[str] = "mpi"
+
+
 @dataclass(frozen=True)
 class CommandJob(_Gpus):
     """Any program. A string is split as a shell would; nothing is sent along unless `folder` says so."""
