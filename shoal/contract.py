@@ -65,7 +65,7 @@ class Task:
     secret: str
     node: str
     host: str  # the address peers reach this node at
-    folder: str  # the gang's folder: lock, spool, roster, shared memory note
+    folder: str  # what the gang's shepherds may write: lock, spool, roster, shared memory note
     work: str  # where the ranks start
     seats: List[Seat]
     log_limit: int  # bytes kept per rank, head and tail

@@ -140,7 +140,7 @@ _TF_SERVER = Part(SERVER, "its parameter server (ps)", least=1, ours=True)
 _MXNET = (
     _WORKER,
     Part(SERVER, "holds keys of the key-value store", least=1, ours=True),
-    Part(SCHEDULER, "tells the others of each other", least=1, most=1, ours=True),
+    Part(SCHEDULER, "tells the others of each other", least=1, most=1, ours=True, light=True),
 )
 _PADDLE_PS = (_WORKER, Part(SERVER, "holds tables; runs the script, which calls fleet.run_server()", least=1))
 

@@ -35,13 +35,6 @@ def run(script: str, arguments: Sequence[str]) -> int:
     return _execute(code, _main_module(path))
 
 
-def run_script(arguments: Sequence[str]) -> None:
-    """The same for `SCRIPT ARGUMENTS …`; returns when the script has ended well, and leaves the process otherwise."""
-    code = run(arguments[0], arguments[1:])
-    if code:
-        sys.exit(code)
-
-
 def _main_module(path: Path) -> types.ModuleType:
     module = types.ModuleType("__main__")
     loader = SourceFileLoader("__main__", str(path))

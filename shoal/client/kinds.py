@@ -188,17 +188,17 @@ class HorovodJob(_Gpus, _ScriptJob):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SklearnJob(_ScriptJob):
-    """A script whose joblib tasks (GridSearchCV(n_jobs=-1) and friends) are done by the workers."""
+class MPIJob(_Gpus, _ScriptJob):
+    """A Python script that uses MPI; any other MPI program is a job file with `framework: mpi` and a `command`."""
 
-    framework: ClassVar[str] = "sklearn"
+    framework: ClassVar[str] = "mpi"
 
 
 @dataclass(frozen=True, kw_only=True)
-class MpiJob(_Gpus, _ScriptJob):
-    """A Python script that calls MPI (mpi4py), one rank per worker."""
+class SklearnJob(_ScriptJob):
+    """A scikit-learn script whose `n_jobs=-1` spreads over the workers."""
 
-    framework: ClassVar[str] = "mpi"
+    framework: ClassVar[str] = "sklearn"
 
 
 @dataclass(frozen=True)

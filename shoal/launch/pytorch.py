@@ -68,6 +68,7 @@ def _is_trained(spec: JobSpec, role: str) -> bool:
 
 
 def _argv(spec: JobSpec, role: Role, roster: Roster, member: Member, place: Place) -> list[str]:
+    """A parameter server is the library's own process; a command that starts workers itself is told of its node."""
     argv = environ.argv(spec, role, roster, member, place, own=[PARAMETER_SERVER])
     found = starter(argv) if member.role == WORKER else None
     if found is None:

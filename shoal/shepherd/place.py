@@ -1,7 +1,7 @@
 """Where things lie on the node: the gang's folder, the job's folder, inputs, roster, shared memory.
 
-Several shepherds of one machine may share the job's folder. Whoever comes first fills it under a lock; a marker beside
-it, never inside, says that it is whole.
+Several shepherds of one machine may share the job's folder. Whoever comes first fills it under the lock of a file
+beside it, never inside, and writes into that file that the folder is whole.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Place:
         self.lock = self._own("lock")
         self.drain_lock = self._own("drain.lock")
         self.done = self._own("done")
-        self.killed = Path(task.folder) / "killed"  # the engine has ended the gang: nobody starts any more
+        self.killed = self.folder.parent / "killed"  # the engine has ended the gang: nobody starts any more
         self.log = self._own("log")
         self.events = self._own("events.jsonl")
         self.roster = self._own("roster.json")
@@ -116,12 +116,12 @@ def _hostfile(roster: Dict[str, Any]) -> str:
 def fill_once(folder: Path, fill: Callable[[], None]) -> None:
     """Runs `fill` unless the folder is whole already; another process doing the same is waited for."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    marker = folder.with_name(f".{folder.name}.complete")
-    with open(folder.with_name(f".{folder.name}.lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not marker.exists():
+    # One file for both: where the folder above is another user's, the engine has made it for us.
+    with open(folder.with_name(f".{folder.name}.complete"), "a") as marker:
+        fcntl.flock(marker, fcntl.LOCK_EX)
+        if os.fstat(marker.fileno()).st_size == 0:
             fill()
-            marker.touch()
+            marker.write("whole\n")
 
 
 def take_lock(path: Path) -> Optional[int]:

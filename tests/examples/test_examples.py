@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.interpreters import layered
+from tests.support.interpreters import over_ours
 
 ROOT = Path(__file__).parents[2]
 SHOAL = (sys.executable, "-m", "shoal.cli")
@@ -223,7 +223,7 @@ HERE = ("--folder", "examples/16_relatives", "--")
 def test_16_relatives_learn_together_what_none_of_them_sees_alone(
     world: World, size: int, words: tuple[str, ...]
 ) -> None:
-    python = layered(*RELATIVES)
+    python = over_ours(*RELATIVES)
     first, rest = (words[:1], words[1:]) if words[0].startswith("examples") else ((), words)
     said = world.shoal("run", *first, "--workers", "2", "--environment", python, *rest)
     learned = dict(re.findall(rf"rank (\d) of {size} learned (\[.*\])", said))
@@ -231,6 +231,6 @@ def test_16_relatives_learn_together_what_none_of_them_sees_alone(
 
 
 def test_16_a_replica_of_torchft_is_lost_and_healed(world: World) -> None:
-    said = world.shoal("run", "examples/16_relatives/torchft.yaml", "--environment", layered(*RELATIVES))
+    said = world.shoal("run", "examples/16_relatives/torchft.yaml", "--environment", over_ours(*RELATIVES))
     assert "group 1 is lost at step 30" in said
     assert len(re.findall(r"rank [01] of 2 learned \[1\.0, -2\.0, 3\.0, -4\.0\]", said)) == 2

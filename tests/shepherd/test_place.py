@@ -39,7 +39,7 @@ def test_a_folder_is_filled_by_the_first_and_found_by_the_others(tmp_path: Path)
     for thread in threads:
         thread.join()
     assert filled == [1]
-    assert (tmp_path / ".work.complete").exists()
+    assert (tmp_path / ".work.complete").read_text() == "whole\n"
 
 
 def test_a_folder_that_was_not_filled_to_the_end_is_filled_again(tmp_path: Path) -> None:
