@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.interpreters import boosting
+from tests.support.interpreters import boosting, over_ours, preset
 
 __all__ = ["boosting"]
 
@@ -244,3 +244,35 @@ def test_15_sklearn_fits_on_both_workers_and_finds_what_one_process_finds(world:
     assert alone[0] == "27 fits in 1 processes, this one too"
     assert spread[0] == "27 fits in 2 processes, this one not"
     assert spread[1:] == alone[1:] and len(alone) == 5
+
+
+RELATIVES = ("lightning==2.6.6", "accelerate==1.15.0", "torchft==0.2.0", "deepspeed==0.19.8")
+HERE = ("--folder", "examples/16_relatives", "--")
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [
+        (4, (*HERE, "torchrun", "--nproc_per_node=2", "with_torch.py")),
+        (2, (*HERE, "python", "-m", "torch.distributed.run", "--nproc-per-node", "1", "with_torch.py")),
+        (2, ("examples/16_relatives/with_lightning.py",)),
+        (2, ("examples/16_relatives/with_accelerate.py",)),
+        (2, (*HERE, "accelerate", "launch", "--cpu", "--num_processes", "2", "with_accelerate.py")),
+        (2, (*HERE, "deepspeed", "with_deepspeed.py", "--steps", "60")),
+    ],
+    ids=["torchrun", "torch.distributed.run", "lightning", "accelerate", "accelerate-launch", "deepspeed"],
+)
+def test_16_relatives_learn_together_what_none_of_them_sees_alone(
+    world: World, size: int, words: tuple[str, ...]
+) -> None:
+    python = over_ours(*RELATIVES)
+    first, rest = (words[:1], words[1:]) if words[0].startswith("examples") else ((), words)
+    said = world.shoal("run", *first, "--workers", "2", "--environment", python, *rest)
+    learned = dict(re.findall(rf"rank (\d) of {size} learned (\[.*\])", said))
+    assert learned == {str(rank): "[1.0, -2.0, 3.0, -4.0]" for rank in range(size)}, said
+
+
+def test_16_a_replica_of_torchft_is_lost_and_healed(world: World) -> None:
+    said = world.shoal("run", "examples/16_relatives/torchft.yaml", "--environment", over_ours(*RELATIVES))
+    assert "group 1 is lost at step 30" in said
+    assert len(re.findall(r"rank [01] of 2 learned \[1\.0, -2\.0, 3\.0, -4\.0\]", said)) == 2
