@@ -9,6 +9,7 @@ LAUNCHERS = Catalogue(
     "launcher",
     {
         "pytorch": "shoal.launch.pytorch:PyTorch",
+        "horovod": "shoal.launch.horovod:Horovod",
         "command": "shoal.launch.command:Command",
     },
 )

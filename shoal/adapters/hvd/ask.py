@@ -43,11 +43,6 @@ class Ask:
         whole = tuple(tuple(shape) for shape in shapes)
         return cls(kind, name, tuple(dtypes), whole, op, before, after, root, tuple(splits))
 
-    @property
-    def bytes(self) -> str:
-        """What it moves, in words."""
-        return ", ".join(f"{dtype}{list(shape)}" for dtype, shape in zip(self.dtypes, self.shapes, strict=True))
-
 
 def differs(asks: Mapping[int, Ask], size: int) -> str | None:
     """Why these asks of one name, by worker, are no common operation among so many; None when they are."""
@@ -56,8 +51,8 @@ def differs(asks: Mapping[int, Ask], size: int) -> str | None:
         for what, mine, theirs in _must_agree(one, two):
             if mine != theirs:
                 return (
-                    f"worker-{first} asks for {one.kind} {one.name!r} with {what} {mine}, worker-{other} for {two.kind} "
-                    f"with {what} {theirs}; the workers must ask for the same operation under one name"
+                    f"worker-{first} asks for {one.kind} {one.name!r} with {what} {mine}, worker-{other} for "
+                    f"{two.kind} with {what} {theirs}; the workers must ask for the same operation under one name"
                 )
     if one.kind == ALLTOALL:
         return _uneven(asks, size)

@@ -52,7 +52,9 @@ def init(comm: Sequence[int] | None = None, process_sets: Sequence[ProcessSet] |
         _begin(_world or _found())
         if comm and sorted(comm) != list(range(size())):
             shutdown()
-            raise ValueError(f"comm={list(comm)!r} leaves workers out; start the job with that many, or use process_sets")
+            raise ValueError(
+                f"comm={list(comm)!r} leaves workers out; start the job with that many, or use process_sets"
+            )
         for one in process_sets if process_sets and not isinstance(process_sets, str) else ():
             add_process_set(one)
 
@@ -142,7 +144,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
         if any(one.ranks == made.ranks for one in known):
             raise ValueError(f"a process set of the ranks {made.ranks} is there already; use that one")
         number = running.next_set
-        _together(f"process set {number} of {made.ranks}")
+        engine().do(Ask(BARRIER, f"process set {number} of {made.ranks}"))
         running.next_set += 1
         made.process_set_id = number
         running.sets[number] = made
@@ -158,7 +160,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
         running, number = _now(), process_set.process_set_id
         if number not in running.sets:
             return False
-        _together(f"end of process set {number}")
+        engine().do(Ask(BARRIER, f"end of process set {number}"))
         running.sets.pop(number)
         process_set.process_set_id = None
         if number in running.engines:
@@ -208,11 +210,6 @@ def _leave() -> None:
         house.close(_world)
     if _meeting is not None:
         _meeting.close()
-
-
-def _together(name: str) -> None:
-    everybody = engine()
-    everybody.wait(everybody.ask(Ask(BARRIER, name)), name)
 
 
 def _survivors(was: Engine) -> list[int]:

@@ -1,9 +1,12 @@
-"""One set of workers at work: a thread that tells the others what was asked here, learns what they ask, and does what
-all have asked for.
+"""One set of workers at work: tells the others what was asked here, learns what they ask, and does what all have asked
+for.
 
 A round is one small gather of news. A worker comes to it when it has news, or when something it asked for is not done
 yet; so who waits for a slow one sleeps in the round, and nobody is woken for nothing. Only where workers ask in
 different orders can two of them come with no news; then they look again after a pause that grows.
+
+Rounds are driven by a thread of the engine's own; a caller that would only wait drives them itself, which saves two
+changes of thread.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ _log = logging.getLogger("shoal.hvd")
 
 
 class Engine:
-    """The collective operations of one set. `ask` from any thread; the group is the engine's own."""
+    """The collective operations of one set, asked for from any thread. The group is the engine's own."""
 
     def __init__(self, group: Group, ranks: Sequence[int], rank: int) -> None:
         self.group = group
@@ -43,6 +46,8 @@ class Engine:
         self._exchange = Exchange(group, self.ranks.index(rank), self._ids, self.ranks)
         self._table = Table(ranks)
         self._changed = threading.Condition()
+        self._driving = threading.Lock()  # held by who makes rounds; everything about the group is under it
+        self._pause = 0.0
         self._news: list[Ask] = []
         self._held: dict[str, tuple[Future[Any], Arrays | None]] = {}  # asked for here and not done
         self._over: BaseException | None = None
@@ -53,28 +58,36 @@ class Engine:
     def ask(self, ask: Ask, arrays: Arrays | None = None) -> Future[Any]:
         """Returns at once. The arrays must be left alone until the result is there: all-reduces and broadcasts are done
         in them. HorovodInternalError when the set is over, or the name is in use."""
-        future: Future[Any] = Future()
         with self._changed:
-            if self._over is not None or self._closing:
-                raise _internal(self._over or ShoalError(_DOWN))
-            if ask.name in self._held:
-                raise HorovodInternalError(
-                    f"{ask.kind} {ask.name!r} is asked for again before it is done; "
-                    "give each operation a name of its own, or synchronize() first"
-                )
-            self._held[ask.name] = future, arrays
-            self._news.append(ask)
+            future = self._take(ask, arrays)
             self._changed.notify()
         return future
 
-    def wait(self, future: Future[Any], what: str) -> Any:
-        """The result; tells now and then who is missing."""
+    def do(self, ask: Ask, arrays: Arrays | None = None) -> Any:
+        """The same, and waits for the result."""
+        if not self._driving.acquire(blocking=False):
+            return self.wait(self.ask(ask, arrays), ask.name)
+        try:
+            with self._changed:
+                future = self._take(ask, arrays)
+            while not future.done():
+                self._round()
+        finally:
+            self._driving.release()
+            with self._changed:
+                if self._news or self._held:
+                    self._changed.notify()
+        return future.result()
+
+    def wait(self, future: Future[Any], name: str) -> Any:
+        """The result of that name; tells now and then who is missing."""
         while True:
             try:
                 return future.result(STALLED)
             except Late:
-                missing = ", ".join(self._table.missing(what)) or "others in the middle of it"
-                _log.warning("%s has waited for more than %.0f s: for %s", what, STALLED, missing)
+                if future.done():
+                    raise
+                self._warn([name])
 
     def close(self) -> None:
         """What is not done fails; the others go on without this worker, or learn that they cannot. Harmless twice."""
@@ -83,41 +96,72 @@ class Engine:
             self._changed.notify()
         if threading.current_thread() is not self._thread:
             self._thread.join(GRACE)
+        if isinstance(self._over, PeerLost):
+            self.group.leave()
 
     @property
     def lost(self) -> BaseException | None:
         """Why the set is over, if it is."""
         return self._over
 
+    def _take(self, ask: Ask, arrays: Arrays | None) -> Future[Any]:
+        """Within `_changed`."""
+        if self._over is not None or self._closing:
+            raise _internal(self._over or ShoalError(_DOWN))
+        if ask.name in self._held:
+            raise HorovodInternalError(
+                f"{ask.kind} {ask.name!r} is asked for again before it is done; "
+                "give each operation a name of its own, or synchronize() first"
+            )
+        future: Future[Any] = Future()
+        self._held[ask.name] = future, arrays
+        self._news.append(ask)
+        return future
+
     def _work(self) -> None:
-        pause = 0.0
+        while self._await_work():
+            with self._driving:
+                if self._news or self._held:
+                    self._round()
+        if self._over is None:
+            self._end(ShoalError(_DOWN))
+            with self._driving:
+                self.group.leave()
+
+    def _await_work(self) -> bool:
+        """False when it is over. Somebody who drives may have done the work by then."""
+        with self._changed:
+            while not (self._news or self._held or self._closing or self._over):
+                self._changed.wait()
+            while self._driving.locked() and not (self._closing or self._over):
+                if not self._changed.wait(STALLED) and self._held:
+                    self._warn(list(self._held))
+            return not (self._closing or self._over)
+
+    def _round(self) -> None:
+        """Within `_driving`. Never raises but what ends the process: what goes wrong is everybody's who waits."""
         try:
-            while (news := self._await_work(pause)) is not None:
-                told = self._tell(news)
-                pause = 0.0 if any(told) else min(LONGEST, 2 * pause or PAUSE)
-                self._do(self._table.add(told))
+            told = self._tell(self._fresh())
+            self._pause = 0.0 if any(told) else min(LONGEST, 2 * self._pause or PAUSE)
+            self._do(self._table.add(told))
         except PeerLost as lost:
             self._end(lost)  # who is left may need the group once more, to begin anew
         except BaseException as failed:
             self._end(failed)
             self.group.leave()
-        else:
-            self._end(ShoalError(_DOWN))
-            self.group.leave()
+            if not isinstance(failed, Exception):
+                raise
 
-    def _await_work(self, pause: float) -> list[Ask] | None:
-        """What to tell in the next round, maybe nothing; None when it is over."""
+    def _fresh(self) -> list[Ask]:
+        """What to tell in this round, maybe nothing."""
         with self._changed:
-            if pause:
-                self._changed.wait_for(lambda: self._news or self._closing, pause)
-            self._changed.wait_for(lambda: self._news or self._held or self._closing)
-            if self._closing:
-                return None
+            if self._pause:
+                self._changed.wait_for(lambda: self._news or self._closing, self._pause)
             news, self._news = self._news, []
             return news
 
     def _tell(self, news: Sequence[Ask]) -> list[list[Ask]]:
-        """A round: everybody's news, by place. ShoalError when somebody has left."""
+        """Everybody's news, by place. ShoalError when somebody has left."""
         told = self.group.gather([ask.plain() for ask in news])
         if len(told) < len(self.ranks):
             here = self.group.members()
@@ -154,12 +198,17 @@ class Engine:
         with self._changed:
             self._over = why
             held, self._held, self._news = self._held, {}, []
+            self._changed.notify_all()
         for future, _ in held.values():
             future.set_exception(_internal(why))
+
+    def _warn(self, names: Sequence[str]) -> None:
+        for name in names[:8]:
+            missing = ", ".join(self._table.missing(name)) or "others in the middle of it"
+            _log.warning("%s has waited for more than %.0f s: for %s", name, STALLED, missing)
 
 
 def _internal(why: BaseException) -> HorovodInternalError:
     failed = HorovodInternalError(str(why))
     failed.__cause__ = why
     return failed
-

@@ -16,7 +16,6 @@ from shoal.adapters.hvd.adasum import combined
 from shoal.adapters.hvd.ask import (
     ADASUM,
     ALLGATHER,
-    ALLREDUCE,
     ALLTOALL,
     AVERAGE,
     BARRIER,
@@ -112,7 +111,7 @@ class Exchange:
         whole = np.empty((sum(rows), *mine.shape[1:]), mine.dtype)
         begin = 0
         for place, (count, source) in enumerate(zip(rows, self.ids, strict=True)):
-            part = whole[begin : begin + count]
+            part: Any = whole[begin : begin + count]
             if place == self.place:
                 part[...] = mine
             if part.size:

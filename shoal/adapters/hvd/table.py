@@ -85,4 +85,3 @@ class Table:
 
     def _names(self, places: Mapping[int, Ask]) -> str:
         return ", ".join(f"worker-{self.ranks[place]}" for place in sorted(places))
-

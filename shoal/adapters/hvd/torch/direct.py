@@ -17,9 +17,8 @@ from shoal.adapters.hvd import basics
 from shoal.adapters.hvd.ask import AVERAGE, SUM
 from shoal.adapters.hvd.ops import chosen
 from shoal.adapters.hvd.sets import ProcessSet, global_process_set
-from shoal.adapters.hvd.torch import ops
+from shoal.adapters.hvd.torch import calls
 from shoal.adapters.hvd.torch.compression import Compression
-from shoal.adapters.hvd.torch.ops import synchronize
 
 
 def allreduce(
@@ -33,7 +32,7 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
     small, context = compression.compress(tensor)
-    found = _Reduced.apply(small, name, chosen(op, average), prescale_factor, postscale_factor, process_set)
+    found = _through(_Reduced, small, name, chosen(op, average), prescale_factor, postscale_factor, process_set)
     whole: Tensor = compression.decompress(found, context)
     return whole
 
@@ -47,8 +46,8 @@ def allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
-    handle = ops.allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor, process_set)
-    found: Tensor = synchronize(handle)
+    how = chosen(op, average)
+    found: Tensor = calls.reduction([tensor], name, how, prescale_factor, postscale_factor, process_set).run()[0]
     return found
 
 
@@ -64,7 +63,7 @@ def grouped_allreduce(
 ) -> list[Tensor]:
     pairs = [compression.compress(one) for one in tensors]
     facts = (name, chosen(op, average), prescale_factor, postscale_factor, process_set)
-    found = _GroupReduced.apply(facts, *(small for small, _ in pairs))
+    found = _through(_GroupReduced, facts, *(small for small, _ in pairs))
     return [compression.decompress(one, context) for one, (_, context) in zip(found, pairs, strict=True)]
 
 
@@ -77,34 +76,46 @@ def grouped_allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[Tensor]:
-    handle = ops.grouped_allreduce_async_(tensors, average, name, op, prescale_factor, postscale_factor, process_set)
-    found: list[Tensor] = synchronize(handle)
+    how = chosen(op, average)
+    found: list[Tensor] = calls.reduction(tensors, name, how, prescale_factor, postscale_factor, process_set).run()
     return found
 
 
 def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> Tensor:
-    found: Tensor = _Gathered.apply(tensor, name, process_set)
+    found: Tensor = _through(_Gathered, (name, process_set), tensor)[0]
     return found
 
 
 def grouped_allgather(
     tensors: Sequence[Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Tensor]:
-    return list(_GroupGathered.apply((name, process_set), *tensors))
+    return list(_through(_Gathered, (name, process_set), *tensors))
 
 
 def broadcast(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Tensor:
-    found: Tensor = _Broadcast.apply(tensor, root_rank, name, process_set)
+    found: Tensor = _through(_Broadcast, tensor, root_rank, name, process_set)
     return found
 
 
 def broadcast_(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Tensor:
-    found: Tensor = synchronize(ops.broadcast_async_(tensor, root_rank, name, process_set))
+    found: Tensor = calls.broadcasting(tensor, root_rank, name, process_set).run()
     return found
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Returns when all have come here."""
+    calls.meeting(process_set).run()
+
+
+def join(device: int = -1) -> int:
+    """Says that this worker has no more data: until all have said so it takes part in the others' all-reduces with
+    zeros. Returns who said so last."""
+    last: int = calls.joining().run()
+    return last
 
 
 def alltoall(
@@ -114,7 +125,7 @@ def alltoall(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """What came, and with `splits` also how many rows from each."""
-    whole, received = _Swapped.apply(tensor, splits, name, process_set)
+    whole, received = _through(_Swapped, tensor, splits, name, process_set)
     return whole if splits is None else (whole, received)
 
 
@@ -128,7 +139,7 @@ def reducescatter(
     postscale_factor: float = 1.0,
 ) -> Tensor:
     small, context = compression.compress(tensor)
-    found = _Scattered.apply((name, op, process_set, prescale_factor, postscale_factor), small)[0]
+    found = _through(_Scattered, (name, op, prescale_factor, postscale_factor, process_set), small)[0]
     whole: Tensor = compression.decompress(found, context)
     return whole
 
@@ -143,113 +154,97 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[Tensor]:
     pairs = [compression.compress(one) for one in tensors]
-    facts = (name, op, process_set, prescale_factor, postscale_factor)
-    found = _Scattered.apply(facts, *(small for small, _ in pairs))
+    facts = (name, op, prescale_factor, postscale_factor, process_set)
+    found = _through(_Scattered, facts, *(small for small, _ in pairs))
     return [compression.decompress(one, context) for one, (_, context) in zip(found, pairs, strict=True)]
+
+
+def _through(function: Any, *arguments: Any) -> Any:
+    """The function's result, with its gradient noted; torch's `apply` has no types."""
+    return function.apply(*arguments)
 
 
 class _Reduced(Function):
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, name: str | None, op: str, *rest: Any) -> Any:
-        ctx.facts = op, *rest
-        return synchronize(ops.allreduce_async(tensor, None, name, op, *rest))
+    def forward(ctx: Any, tensor: Tensor, name: str | None, *facts: Any) -> Any:
+        ctx.facts = facts
+        return calls.reduction([calls.copy_of(tensor)], name, *facts).run()[0]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        op, *rest = ctx.facts
-        return synchronize(ops.allreduce_async(grads[0], None, None, op, *rest)), *[None] * 5
+        return calls.reduction([calls.copy_of(grads[0])], None, *ctx.facts).run()[0], *[None] * 5
 
 
 class _GroupReduced(Function):
     @staticmethod
     def forward(ctx: Any, facts: Any, *tensors: Tensor) -> Any:
         name, *ctx.facts = facts
-        return tuple(synchronize(ops.grouped_allreduce_async(tensors, None, name, *ctx.facts)))
+        return tuple(calls.reduction([calls.copy_of(one) for one in tensors], name, *ctx.facts).run())
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        return None, *synchronize(ops.grouped_allreduce_async(grads, None, None, *ctx.facts))
+        return None, *calls.reduction([calls.copy_of(one) for one in grads], None, *ctx.facts).run()
 
 
 class _Gathered(Function):
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, name: str | None, process_set: ProcessSet) -> Any:
-        ctx.rows, ctx.process_set = tensor.shape[0] if tensor.dim() else 1, process_set
-        ctx.shape = tensor.shape
-        return synchronize(ops.allgather_async(tensor, name, process_set))
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        return _own_rows(grads[0], ctx.rows, ctx.process_set).view(ctx.shape), None, None
-
-
-class _GroupGathered(Function):
-    @staticmethod
     def forward(ctx: Any, facts: Any, *tensors: Tensor) -> Any:
         name, ctx.process_set = facts
-        ctx.rows = [one.shape[0] for one in tensors]
-        return tuple(synchronize(ops.grouped_allgather_async(tensors, name, ctx.process_set)))
+        ctx.shapes = [one.shape for one in tensors]
+        return tuple(calls.gathering(tensors, name, ctx.process_set).run())
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        every = zip(grads, ctx.rows, strict=True)
-        return None, *(_own_rows(grad, rows, ctx.process_set) for grad, rows in every)
+        every = zip(grads, ctx.shapes, strict=True)
+        return None, *(_own_rows(grad, shape, ctx.process_set) for grad, shape in every)
 
 
 class _Broadcast(Function):
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, root: int, name: str | None, process_set: ProcessSet) -> Any:
         ctx.root, ctx.process_set = root, process_set
-        return synchronize(ops.broadcast_async(tensor, root, name, process_set))
+        return calls.broadcasting(calls.copy_of(tensor), root, name, process_set).run()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        found = synchronize(ops.allreduce_async(grads[0], op=AVERAGE, process_set=ctx.process_set))
+        found = _average(grads[0], ctx.process_set)
         return found if basics.rank() == ctx.root else torch.zeros_like(found), None, None, None
 
 
 class _Swapped(Function):
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, splits: Any, name: str | None, process_set: ProcessSet) -> Any:
-        size = process_set.size() or 1
-        parts = splits if splits is not None else _even(tensor.shape[0], size)
-        whole, received = synchronize(ops.alltoall_async(tensor, parts, name, process_set))
-        ctx.received, ctx.process_set = received, process_set
-        ctx.mark_non_differentiable(received)
-        return whole, received
+        whole, ctx.received = calls.swapping(tensor, splits, name, process_set).run()
+        ctx.process_set = process_set
+        ctx.mark_non_differentiable(ctx.received)
+        return whole, ctx.received
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        found, _ = synchronize(ops.alltoall_async(grads[0], ctx.received, None, ctx.process_set))
-        return found, None, None, None
+        return calls.swapping(grads[0].contiguous(), ctx.received, None, ctx.process_set).run()[0], None, None, None
 
 
 class _Scattered(Function):
     @staticmethod
     def forward(ctx: Any, facts: Any, *tensors: Tensor) -> Any:
-        name, ctx.op, ctx.process_set, ctx.before, ctx.after = facts
-        return tuple(
-            synchronize(
-                ops.grouped_reducescatter_async(tensors, name, ctx.op, ctx.process_set, ctx.before, ctx.after)
-            )
-        )
+        name, ctx.op, ctx.before, ctx.after, ctx.process_set = facts
+        return tuple(calls.scattering(tensors, name, ctx.op, ctx.before, ctx.after, ctx.process_set).run())
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         factor = ctx.before * ctx.after * (ctx.process_set.size() if ctx.op == SUM else 1)
-        scaled = [grad * factor for grad in grads]
-        return None, *synchronize(ops.grouped_allgather_async(scaled, None, ctx.process_set))
+        return None, *calls.gathering([grad * factor for grad in grads], None, ctx.process_set).run()
 
 
-def _own_rows(grad: Tensor, rows: int, process_set: ProcessSet) -> Tensor:
+def _own_rows(grad: Tensor, shape: torch.Size, process_set: ProcessSet) -> Tensor:
     """This worker's rows of the average of everybody's gradient."""
-    reduced = synchronize(ops.allreduce_async(grad, op=AVERAGE, process_set=process_set))
-    counts = synchronize(ops.allgather_async(torch.tensor([rows]), process_set=process_set))
+    rows = shape[0] if shape else 1
+    reduced = _average(grad, process_set)
+    counts = calls.gathering([torch.tensor([rows])], None, process_set).run()[0]
     begin = int(counts[: process_set.rank()].sum())
-    return reduced[begin : begin + rows]
+    return reduced[begin : begin + rows].view(shape)
 
 
-def _even(rows: int, size: int) -> tuple[int, ...]:
-    if rows % size:
-        raise ValueError(f"alltoall without splits: {rows} rows do not divide by {size}; give splits")
-    return (rows // size,) * size
+def _average(grad: Tensor, process_set: ProcessSet) -> Tensor:
+    found: Tensor = calls.reduction([calls.copy_of(grad)], None, AVERAGE, 1.0, 1.0, process_set).run()[0]
+    return found

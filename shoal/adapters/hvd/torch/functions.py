@@ -16,7 +16,7 @@ __all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", 
 
 
 def broadcast_parameters(params: Mapping[str, Any] | Iterable[Any], root_rank: int) -> None:
-    """Of `model.state_dict()`, `model.named_parameters()` or `model.parameters()`, in place. What is no tensor stays."""
+    """`model.state_dict()`, `model.named_parameters()` or `model.parameters()`, in place; what is no tensor stays."""
     if isinstance(params, Mapping):
         named: list[tuple[str | None, Any]] = sorted(params.items())
     elif isinstance(params, Tensor) or not isinstance(params, Iterable):

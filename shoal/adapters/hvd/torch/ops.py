@@ -9,41 +9,18 @@ import itertools
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from shoal.adapters.hvd import basics
-from shoal.adapters.hvd.ask import (
-    ADASUM,
-    ALLGATHER,
-    ALLREDUCE,
-    ALLTOALL,
-    AVERAGE,
-    BARRIER,
-    BROADCAST,
-    JOIN,
-    REDUCESCATTER,
-    Ask,
-)
-from shoal.adapters.hvd.engine import Engine
-from shoal.adapters.hvd.names import name_of
+from shoal.adapters.hvd.ask import AVERAGE
 from shoal.adapters.hvd.ops import chosen
 from shoal.adapters.hvd.sets import ProcessSet, global_process_set
-from shoal.adapters.hvd.torch.lent import Lent, kinds, like
+from shoal.adapters.hvd.torch import calls
+from shoal.adapters.hvd.torch.calls import Call, copy_of
 
-
-@dataclass(frozen=True)
-class _Started:
-    engine: Engine
-    future: Future[Any]
-    name: str
-    finish: Callable[[Any], Any]  # from what the engine gives to what the script gets
-
-
-_handles: dict[int, _Started] = {}
+_started: dict[int, tuple[Call, Future[Any], Callable[[Any], Any]]] = {}
 _numbers = itertools.count(1)
 _lock = threading.Lock()
 
@@ -51,17 +28,18 @@ _lock = threading.Lock()
 def poll(handle: int) -> bool:
     """Whether `synchronize` would return at once."""
     with _lock:
-        started = _handles.get(handle)
-    return started is None or started.future.done()
+        started = _started.get(handle)
+    return started is None or started[1].done()
 
 
 def synchronize(handle: int) -> Any:
     """The operation's result; each handle once. HorovodInternalError when it failed."""
     with _lock:
-        started = _handles.pop(handle, None)
+        started = _started.pop(handle, None)
     if started is None:
         return None
-    return started.finish(started.engine.wait(started.future, started.name))
+    call, future, choose = started
+    return choose(call.finish(call.engine.wait(future, call.ask.name)))
 
 
 def allreduce_async_(
@@ -73,7 +51,8 @@ def allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    return _reduce(tensor, [tensor], name, chosen(op, average), prescale_factor, postscale_factor, process_set)
+    how = chosen(op, average)
+    return _start(calls.reduction([tensor], name, how, prescale_factor, postscale_factor, process_set), _first)
 
 
 def allreduce_async(
@@ -85,7 +64,7 @@ def allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    return allreduce_async_(_copy(tensor), average, name, op, prescale_factor, postscale_factor, process_set)
+    return allreduce_async_(copy_of(tensor), average, name, op, prescale_factor, postscale_factor, process_set)
 
 
 def grouped_allreduce_async_(
@@ -97,7 +76,8 @@ def grouped_allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    return _reduce(None, tensors, name, chosen(op, average), prescale_factor, postscale_factor, process_set)
+    how = chosen(op, average)
+    return _start(calls.reduction(tensors, name, how, prescale_factor, postscale_factor, process_set))
 
 
 def grouped_allreduce_async(
@@ -109,7 +89,7 @@ def grouped_allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    copies = [_copy(one) for one in tensors]
+    copies = [copy_of(one) for one in tensors]
     return grouped_allreduce_async_(copies, average, name, op, prescale_factor, postscale_factor, process_set)
 
 
@@ -117,7 +97,7 @@ def sparse_allreduce_async(
     tensor: Tensor, name: str, op: str, process_set: ProcessSet = global_process_set
 ) -> Callable[[], Tensor]:
     """Of sparse tensors: everybody's entries, those of one index added up. Call what is returned for the result."""
-    entries = tensor.coalesce() if not tensor.is_coalesced() else tensor
+    entries = tensor.coalesce()
     indices = allgather_async(entries.indices().t().contiguous(), f"{name}.indices", process_set)
     values = allgather_async(entries.values(), f"{name}.values", process_set)
 
@@ -131,29 +111,25 @@ def sparse_allreduce_async(
 
 def allgather_async(tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
     """Everybody's rows, one after another; the number of rows may differ."""
-    return _start(ALLGATHER, [tensor], name, process_set, lambda found: like(found[0], tensor))
+    return _start(calls.gathering([tensor], name, process_set), _first)
 
 
 def grouped_allgather_async(
     tensors: Sequence[Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
-    def finish(found: Any) -> list[Tensor]:
-        return [like(one, tensor) for one, tensor in zip(found, tensors, strict=True)]
-
-    return _start(ALLGATHER, tensors, name, process_set, finish)
+    return _start(calls.gathering(tensors, name, process_set))
 
 
 def broadcast_async_(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
-    lent = Lent.of(tensor)
-    return _start(BROADCAST, [lent.host], name, process_set, lambda _: lent.back(), root=root_rank)
+    return _start(calls.broadcasting(tensor, root_rank, name, process_set))
 
 
 def broadcast_async(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
-    return broadcast_async_(_copy(tensor), root_rank, name, process_set)
+    return broadcast_async_(copy_of(tensor), root_rank, name, process_set)
 
 
 def alltoall_async(
@@ -164,19 +140,7 @@ def alltoall_async(
 ) -> int:
     """Row blocks to everybody, as many rows to each as `splits` says, else as many to all. The result is what came,
     and with `splits` also how many rows from each."""
-    size = process_set.size() or 0
-    if splits is None:
-        if tensor.shape[0] % size:
-            raise ValueError(f"alltoall without splits: {tensor.shape[0]} rows do not divide by {size}; give splits")
-        parts = (tensor.shape[0] // size,) * size
-    else:
-        parts = tuple(int(one) for one in splits)
-
-    def finish(found: Any) -> Any:
-        whole, received = like(found[0], tensor), torch.tensor(found[1], dtype=torch.int32)
-        return whole if splits is None else (whole, received)
-
-    return _start(ALLTOALL, [tensor], name, process_set, finish, splits=parts)
+    return _start(calls.swapping(tensor, splits, name, process_set), _first if splits is None else _all)
 
 
 def reducescatter_async(
@@ -188,12 +152,7 @@ def reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> int:
     """The reduced rows, to each worker its part of them."""
-
-    def finish(found: Any) -> Tensor:
-        return like(found[0], tensor)
-
-    scales = {"before": prescale_factor, "after": postscale_factor}
-    return _start(REDUCESCATTER, [_copy(tensor)], name, process_set, finish, op=_fit(op), **scales)
+    return _start(calls.scattering([tensor], name, op, prescale_factor, postscale_factor, process_set), _first)
 
 
 def grouped_reducescatter_async(
@@ -204,78 +163,20 @@ def grouped_reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> int:
-    def finish(found: Any) -> list[Tensor]:
-        return [like(one, tensor) for one, tensor in zip(found, tensors, strict=True)]
-
-    scales = {"before": prescale_factor, "after": postscale_factor}
-    copies = [_copy(one) for one in tensors]
-    return _start(REDUCESCATTER, copies, name, process_set, finish, op=_fit(op), **scales)
+    return _start(calls.scattering(tensors, name, op, prescale_factor, postscale_factor, process_set))
 
 
-def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Returns when all have come here."""
-    synchronize(_start(BARRIER, [], None, process_set, lambda _: None))
+def _all(found: Any) -> Any:
+    return found
 
 
-def join(device: int = -1) -> int:
-    """Says that this worker has no more data: until all have said so it takes part in the others' all-reduces with
-    zeros. Returns who said so last."""
-    engine = basics.engine()
-    return int(engine.wait(engine.ask(Ask(JOIN, JOIN)), JOIN))
+def _first(found: Any) -> Any:
+    return found[0]
 
 
-def _reduce(
-    one: Tensor | None,
-    tensors: Sequence[Tensor],
-    name: str | None,
-    op: str,
-    before: float,
-    after: float,
-    process_set: ProcessSet,
-) -> int:
-    if op == ADASUM:
-        _check_adasum(process_set)
-    lent = [Lent.of(tensor) for tensor in tensors]
-
-    def finish(_: Any) -> Any:
-        every = [part.back() for part in lent]
-        return every if one is None else every[0]
-
-    hosts = [part.host for part in lent]
-    return _start(ALLREDUCE, hosts, name, process_set, finish, op=op, before=before, after=after)
-
-
-def _start(
-    kind: str,
-    tensors: Sequence[Tensor],
-    name: str | None,
-    process_set: ProcessSet,
-    finish: Callable[[Any], Any],
-    **facts: Any,
-) -> int:
-    engine = basics.engine(process_set)
-    arrays = [Lent.of(tensor).array for tensor in tensors]
-    ask = Ask(kind, name_of(kind, name), *kinds(arrays), **facts)
-    started = _Started(engine, engine.ask(ask, arrays), ask.name, finish)
+def _start(call: Call, choose: Callable[[Any], Any] = _all) -> int:
+    future = call.engine.ask(call.ask, call.arrays)
     with _lock:
         handle = next(_numbers)
-        _handles[handle] = started
+        _started[handle] = call, future, choose
     return handle
-
-
-def _copy(tensor: Tensor) -> Tensor:
-    return tensor.detach().clone(memory_format=torch.contiguous_format)
-
-
-def _fit(op: str) -> str:
-    if op == ADASUM:
-        raise NotImplementedError("reducescatter has no Adasum; use Sum or Average")
-    return op
-
-
-def _check_adasum(process_set: ProcessSet) -> None:
-    if process_set.process_set_id != global_process_set.process_set_id:
-        raise NotImplementedError("Adasum does not support non-global process sets yet.")
-    size = basics.size()
-    if size & (size - 1):
-        raise NotImplementedError(f"Adasum needs a number of ranks that is a power of 2, not {size}")

@@ -7,6 +7,7 @@ not compute it brings as zeros.
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -50,7 +51,7 @@ def DistributedOptimizer(  # noqa: N802, Horovod's name
     cut = _groups(optimizer, names, num_groups or None if groups is None else groups, process_set)
     how = _How(names, compression, op, gradient_predivide_factor, sparse_as_dense, process_set, cut)
     kind = _Adasum if op == ADASUM and basics.size() > 1 else _Reducing
-    made = type(type(optimizer).__name__, (kind, type(optimizer)), {"__module__": __name__})
+    made: Any = type(type(optimizer).__name__, (kind, type(optimizer)), {"__module__": __name__})
     new = made.__new__(made)
     new.__dict__.update({key: value for key, value in vars(optimizer).items() if key not in _OWN})
     new._begin(how, backward_passes_per_step)
@@ -85,7 +86,8 @@ class _Reducing:
         self._left: dict[Tensor, int] = {}  # backward passes until its exchange
         self._synchronized, self._should_synchronize = False, True
         self.set_backward_passes_per_step(passes)
-        self._hooks = [one.register_post_accumulate_grad_hook(self._computed) for one in self._reduced()]
+        every: list[Any] = self._reduced()
+        self._hooks = [one.register_post_accumulate_grad_hook(self._computed) for one in every]
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """From now on so many backward passes are added up before one exchange."""
@@ -215,10 +217,8 @@ class _Adasum(_Reducing):
     def synchronize(self) -> None:
         """There is nothing to wait for before the step."""
 
-    @contextmanager
-    def skip_synchronize(self) -> Iterator[None]:
+    def skip_synchronize(self) -> Any:
         raise AssertionError("Skipping synchronization is not supported when using Adasum optimizer.")
-        yield
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         parameters = self._reduced()
@@ -229,8 +229,7 @@ class _Adasum(_Reducing):
             pairs = [self._how.compression.compress(delta) for delta in deltas]
             names = [self._how.names[one] for one in parameters]
             handles = [
-                ops.allreduce_async_(small, None, name, ADASUM)
-                for name, (small, _) in zip(names, pairs, strict=True)
+                ops.allreduce_async_(small, None, name, ADASUM) for name, (small, _) in zip(names, pairs, strict=True)
             ]
             for one, start, handle, (_, context) in zip(parameters, starts, handles, pairs, strict=True):
                 one.copy_(start + self._how.compression.decompress(ops.synchronize(handle), context))
@@ -276,7 +275,7 @@ def _groups(
         ordered = [by_name[name] for name in order]
         size, rest = divmod(len(ordered), groups)
         ends = [number * size + min(number, rest) for number in range(groups + 1)]
-        cut = [tuple(ordered[low:high]) for low, high in zip(ends, ends[1:], strict=False) if low < high]
+        cut = [tuple(ordered[low:high]) for low, high in itertools.pairwise(ends) if low < high]
     else:
         cut = [tuple(one for one in group if one.requires_grad) for group in groups]
     flat = [one for group in cut for one in group]
