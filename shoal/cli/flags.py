@@ -17,9 +17,10 @@ import typer
 from typer.core import TyperCommand
 
 from shoal.errors import BadSpec
+from shoal.frameworks import FRAMEWORKS
 from shoal.job.fields import Resources
 from shoal.job.roles import RoleSpec
-from shoal.job.spec import FRAMEWORKS, PRIORITIES, JobSpec
+from shoal.job.spec import PRIORITIES, JobSpec
 
 AFTER = "shoal.after"  # what stood behind `--`, in the context's meta
 _HINTS = "shoal.hints"
@@ -88,7 +89,7 @@ WHAT, HOW_MANY, ASKS, NEEDS, TIME, ORDER = "What", "How many", "Resources", "Sur
 
 FLAGS = (
     Flag("name", ("--name", "-n"), "NAME", WHAT),
-    Flag("framework", ("--framework",), "NAME", WHAT, choices=FRAMEWORKS),
+    Flag("framework", ("--framework",), "NAME", WHAT, choices=tuple(FRAMEWORKS)),
     Flag("script", ("--script",), "FILE", WHAT),
     Flag("command", ("--command",), "TEXT", WHAT, read=_words),
     Flag("args", ("--args",), "TEXT", WHAT, read=_words),

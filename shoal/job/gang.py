@@ -105,8 +105,9 @@ def can_spare(roles: Iterable[Role], ranks: Iterable[RankLife], lost: Collection
 
 
 def _enough_without(role: Role, ranks: list[RankLife]) -> bool:
-    """`continue` holds while at least the role's minimum (one, for a fixed count) has not failed."""
-    least = role.low if role.low < role.high else min(1, role.low)
+    """`continue` holds while at least the role's minimum (one, for a fixed count) has not failed; a role that can be
+    spared needs none."""
+    least = 0 if role.spare else role.low if role.low < role.high else min(1, role.low)
     sound = [r for r in ranks if r.role == role.name and r.state != "gone" and (r.end is None or r.end.clean)]
     return len(sound) >= least
 

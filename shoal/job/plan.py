@@ -13,8 +13,6 @@ from shoal.job.fields import Resources
 from shoal.job.roles import Role
 from shoal.job.spec import JobSpec
 
-STRATEGIES_FOR = ("pytorch",)  # frameworks whose scripts can be run under the strategies of the training library
-
 
 @dataclass(frozen=True, slots=True)
 class Slot:
@@ -49,6 +47,7 @@ class Plan:
         return {
             "name": self.spec.title,
             "framework": self.spec.kind,
+            "strategy": self.spec.strategy or self.spec.pair.strategy,
             "roles": [
                 {"name": r.name, "count": r.low if r.low == r.high else f"{r.low}..{r.high}", "on_lost": r.on_lost,
                  "resources": r.resources.model_dump(exclude_none=True)}
@@ -95,12 +94,6 @@ def refuse_unserved(spec: JobSpec, served: Served) -> None:
         )
     if spec.engine is not None and spec.engine not in served.engines:
         raise NotServed(f"engine: {spec.engine!r} is not served yet; served: {', '.join(served.engines)}", key="engine")
-    if spec.strategy is not None and spec.kind not in STRATEGIES_FOR:
-        raise NotServed(
-            f"strategy: {spec.strategy!r} is not served yet for framework {spec.kind!r}, only for "
-            f"{', '.join(STRATEGIES_FOR)}; leave the key out",
-            key="strategy",
-        )
     if spec.environment is not None and not PurePosixPath(spec.environment).is_absolute():
         raise NotServed(
             f"environment: presets such as {spec.environment!r} are not served yet; give the path of an interpreter, "

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PlainSerializer, StrictBool
 
+from shoal.frameworks import OnLost
 from shoal.job import bounds
 from shoal.job.fields import Arguments, Environment, Frozen, Labels, Resources
-
-OnLost = Literal["fail", "restart", "continue"]
-
-# Roles whose success is the job's success; the others serve them and are ended when these are done.
-LEADING = frozenset({"worker", "chief"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +82,10 @@ class Role:
     on_lost: OnLost
     apart: bool
     labels: dict[str, str]
+    leading: bool = True  # its success is the job's; the others serve such roles and are ended when these are done
+    spare: bool = False  # with `continue`, even the last one may be lost
+    ours: bool = False  # runs a process of Shoal's own unless it has a command
 
     @property
-    def leading(self) -> bool:
-        return self.name in LEADING
+    def count(self) -> Count:
+        return Count(self.low, self.high)

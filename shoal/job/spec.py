@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, StrictBool, ValidationError, Valida
 from shoal import strategy as strategies
 from shoal.catalogue import nearest
 from shoal.errors import BadSpec
+from shoal.frameworks import FRAMEWORKS, NATIVE, Framework, OnLost, Pair, framework, lead_by_name
 from shoal.job import bounds
 from shoal.job.fields import (
     Arguments,
@@ -27,17 +28,16 @@ from shoal.job.fields import (
     Text,
     is_stored,
 )
-from shoal.job.roles import Count, CountField, OnLost, Role, RoleSpec, parse_count
+from shoal.job.roles import CountField, Role, RoleSpec, parse_count
 
-FRAMEWORKS = ("pytorch", "tensorflow", "xgboost", "lightgbm", "mxnet", "paddle", "jax", "horovod", "command")
 PRIORITIES = {"low": -10, "normal": 0, "high": 10, "urgent": 20}
+TRAINED = "pytorch"  # the framework of the training library
 LOG_LIMIT = 256 << 20
 GRACE = 10.0
 RETRIES = 2
 
 _INPUT = re.compile(r"(pool|job|dataset)://[^\s]+")
-
-Framework = Literal["pytorch", "tensorflow", "xgboost", "lightgbm", "mxnet", "paddle", "jax", "horovod", "command"]
+_OTHER_WORDS = {"ps": "server", "pserver": "server", "master": "chief", "trainer": "worker", "coordinator": "chief"}
 
 
 def _workers(value: Any) -> Any:
@@ -62,6 +62,15 @@ def _address(value: Any) -> str:
     return value
 
 
+def _framework(value: Any, info: ValidationInfo) -> Any:
+    if isinstance(value, str) and not is_stored(info):
+        try:
+            framework(value)
+        except BadSpec as wrong:
+            raise ValueError(wrong.message) from None
+    return value
+
+
 def _strategy(value: Any, info: ValidationInfo) -> Any:
     if isinstance(value, str) and not is_stored(info):
         try:
@@ -71,6 +80,9 @@ def _strategy(value: Any, info: ValidationInfo) -> Any:
     return value
 
 
+FrameworkName = Annotated[
+    Text, BeforeValidator(_framework), Field(json_schema_extra={"enum": list(FRAMEWORKS)}, max_length=64)
+]
 Inputs = Annotated[dict[Name, str], BeforeValidator(_inputs)]
 Address = Annotated[str, BeforeValidator(_address)]
 Workers = Annotated[
@@ -84,7 +96,7 @@ class JobSpec(Frozen):
     """What a user asked to run."""
 
     name: Name | None = Field(None, description="shown in lists; taken from the script when left out")
-    framework: Framework | None = Field(
+    framework: FrameworkName | None = Field(
         None, description="how processes find each other; pytorch for a script, command for a command"
     )
     script: Text | None = Field(None, description="the Python script, relative to the uploaded folder", max_length=4096)
@@ -138,7 +150,7 @@ class JobSpec(Frozen):
                 raise ValueError(f"{short} and roles.{role} contradict each other: give one of them")
         if len(self.roles) > bounds.ROLES.high:
             raise ValueError(f"roles has {len(self.roles)} entries, at most {bounds.ROLES.high:g}: {bounds.ROLES.why}")
-        self._check_servers()
+        self._check_pair()
         if not any(role.low for role in self.expand()):
             raise ValueError("roles start no process: give at least one of them a count of 1 or more")
         if self.size and self.resources != Resources():
@@ -147,24 +159,51 @@ class JobSpec(Frozen):
             raise ValueError("estimate is longer than max_duration: it would be stopped before it can be done")
         return self
 
-    def _check_servers(self) -> None:
-        chosen = self.chosen
-        asked = self.roles["server"].count if "server" in self.roles else self.servers
-        if chosen is None or chosen.family == "none":
-            return
-        asked = Count(1, 1) if asked is None and chosen.servers else asked or Count(0, 0)
-        if chosen.servers and asked.low == 0:
+    def _check_pair(self) -> None:
+        """The strategy is one of the framework's, its roles are there, and no others."""
+        try:
+            pair = self.pair
+        except BadSpec as wrong:
+            raise ValueError(wrong.message) from None
+        self._check_options(pair)
+        for name, role in self.roles.items():
+            if pair.part(name) is None and not role.command and not self.row.any_role:
+                raise ValueError(f"roles.{name}: {_no_role(pair, name)}")
+        self._check_counts(pair)
+
+    def _check_options(self, pair: Pair) -> None:
+        given = strategies.parse(self.strategy).given if self.strategy else ()
+        if given and pair.framework != TRAINED:
             raise ValueError(
-                f"strategy {chosen.name} keeps the parameters in servers, so servers must be at least 1 (got {asked}); "
-                "leave the key out for one"
+                f"strategy {self.strategy!r}: {given[0]} is an option of the training library, which is for {TRAINED}; "
+                f"under {pair.framework} write {pair.strategy} alone"
             )
-        if chosen.servers and asked.high < 2 and strategies.parse(self.strategy or "").options["replicas"]:
+
+    def _check_counts(self, pair: Pair) -> None:
+        asked = {role.name: role for role in self.expand()}
+        servers = asked.get("server")
+        if servers and pair.part("server") is None and not (pair.strategy == NATIVE and self.row.any_role):
+            raise ValueError(
+                f"strategy {pair.strategy} has no servers (got servers={servers.count}): leave the key out, or take a "
+                "strategy that has them, such as ps-async"
+            )
+        for part in pair.parts:
+            role = asked.get(part.role)
+            low, high = (role.low, role.high) if role else (0, 0)
+            if low < part.least and part.role == "server":
+                raise ValueError(
+                    f"strategy {pair.strategy} keeps the parameters in servers, so servers must be at least "
+                    f"{part.least} (got {low}); leave the key out for one"
+                )
+            if (low < part.least and pair.strategy != NATIVE) or high > part.most:
+                bound = f"exactly {part.most}" if part.least == part.most else f"{part.least} to {part.most}"
+                raise ValueError(f"roles.{part.role}: {pair.framework} under {pair.strategy} has {bound} (got {high})")
+        if servers and servers.high < 2 and self._copies_servers():
             raise ValueError("replicas=1 keeps each server's state on the next one: give at least 2 servers")
-        if not chosen.servers and asked.high > 0:
-            raise ValueError(
-                f"strategy {chosen.name} has no servers (got servers={asked}): leave the key out, or take a strategy "
-                "that has them, such as ps-async"
-            )
+
+    def _copies_servers(self) -> bool:
+        chosen = self.chosen
+        return chosen is not None and chosen.servers and bool(strategies.parse(str(self.strategy)).options["replicas"])
 
     @property
     def chosen(self) -> strategies.Kind | None:
@@ -173,7 +212,17 @@ class JobSpec(Frozen):
 
     @property
     def kind(self) -> str:
-        return self.framework or ("pytorch" if self.script else "command")
+        return self.framework or (TRAINED if self.script else "command")
+
+    @property
+    def row(self) -> Framework:
+        """What is known of the framework."""
+        return framework(self.kind)
+
+    @property
+    def pair(self) -> Pair:
+        """The framework under the strategy; BadSpec when it has none of that name."""
+        return self.row.pair(self.strategy)
 
     @property
     def title(self) -> str:
@@ -189,22 +238,27 @@ class JobSpec(Frozen):
         return PRIORITIES[self.priority]
 
     def expand(self) -> tuple[Role, ...]:
-        """The short form as roles; workers default to one unless the long form says who else runs the script."""
-        long = dict(self.roles)
-        if "worker" not in long and (self.workers is not None or not self._has_runner()):
-            long["worker"] = RoleSpec(count=self.workers if self.workers is not None else 1)
+        """The short form as roles, and those that the framework needs under the strategy. Workers default to one unless
+        the long form says who else runs the script."""
+        pair, wanted = self.pair, dict(self.roles)
+        if self.workers is not None:
+            wanted["worker"] = RoleSpec(count=self.workers)
         if self.servers is not None:
-            long["server"] = RoleSpec(count=self.servers)
-        elif "server" not in long and self.chosen is not None and self.chosen.servers:
-            long["server"] = RoleSpec()
-        return tuple(self._fill(name, role) for name, role in long.items() if role.count.high > 0)
+            wanted["server"] = RoleSpec(count=self.servers)
+        for part in pair.parts:
+            unneeded = part.role == "worker" and pair.strategy == NATIVE and self._has_runner()
+            if part.role not in wanted and part.count and not unneeded:
+                wanted[part.role] = RoleSpec(count=part.count)
+        return tuple(self._fill(pair, name, role) for name, role in wanted.items() if role.count.high > 0)
 
     def _has_runner(self) -> bool:
         """Whether the long form runs what the job runs: its script, its command, or else each role's own."""
         own = [name != "server" and not role.command for name, role in self.roles.items()]
         return any(own) if self.script or self.command else bool(own)
 
-    def _fill(self, name: str, role: RoleSpec) -> Role:
+    def _fill(self, pair: Pair, name: str, role: RoleSpec) -> Role:
+        part = pair.part(name)
+        on_lost: OnLost = part.on_lost if part else "fail"
         return Role(
             name=name,
             low=role.count.low,
@@ -212,19 +266,19 @@ class JobSpec(Frozen):
             resources=role.resources or self.resources,
             command=role.command,
             env={**self.env, **role.env},
-            on_lost=role.on_lost or self._on_lost(name),
+            on_lost=role.on_lost or on_lost,
             apart=role.apart,
             labels={**self.labels, **role.labels},
+            leading=part.leads if part else lead_by_name(name),
+            spare=part is not None and part.spare,
+            ours=part is not None and part.ours,
         )
 
-    def _on_lost(self, role: str) -> OnLost:
-        """What a lost rank means where the job does not say: as the strategy bears it."""
-        chosen = self.chosen
-        if chosen is not None and chosen.servers and role == "server":
-            return "restart"
-        if chosen is not None and chosen.spares_workers and role == "worker":
-            return "continue"
-        return "fail"
+
+def _no_role(pair: Pair, name: str) -> str:
+    near = _OTHER_WORDS.get(name) if _OTHER_WORDS.get(name) in pair.roles else nearest(name, pair.roles)
+    hint = f"did you mean {near!r}?" if near else f"it has {', '.join(pair.roles)}"
+    return f"framework {pair.framework} has no such role under {pair.strategy}; {hint} A role with a command is free"
 
 
 def parse(raw: Any) -> JobSpec:

@@ -29,7 +29,7 @@ class Command:
 
     def process(self, spec: JobSpec, role: Role, roster: Roster, member: Member, place: Place) -> Process:
         facts = {**environ.facts(spec, roster, member, place, place.gpus), **dict(_hosts(roster))}
-        argv = environ.argv(spec, role, place)
+        argv = environ.argv(spec, role, roster, member, place)
         return environ.make(argv, role, member, defaults={}, facts=facts, processes=1)
 
 
@@ -37,9 +37,4 @@ def _hosts(roster: Roster) -> Iterator[tuple[str, str]]:
     """The roster as variables, role by role; a role with too many members is left to the roster file."""
     for role, members in peers(roster).roles.items():
         if len(members) <= MOST_HOSTS:
-            yield HOSTS_PREFIX + environ.variable_part(role), ",".join(map(_address, members))
-
-
-def _address(member: Member) -> str:
-    host = f"[{member.address}]" if ":" in member.address else member.address
-    return f"{host}:{member.ports[MAIN]}"
+            yield HOSTS_PREFIX + environ.variable_part(role), ",".join(map(environ.address, members))

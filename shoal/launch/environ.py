@@ -50,15 +50,45 @@ def make(
     )
 
 
-def argv(spec: JobSpec, role: Role, place: Place) -> list[str]:
-    """The role's own command, else the job's script under its interpreter, else the job's command."""
+def argv(spec: JobSpec, role: Role, roster: Roster, member: Member, place: Place) -> list[str]:
+    """The role's own command, else the job's script under its interpreter, else the job's command. What stands for the
+    roster in them is filled in."""
     if role.command:
-        return list(role.command)
+        return filled(role.command, roster, member)
     if spec.script:
-        return [spec.environment or place.python, spec.script, *spec.args]
+        return [python(spec, place), spec.script, *filled(spec.args, roster, member)]
     if spec.command:
-        return list(spec.command)
+        return filled(spec.command, roster, member)
     raise BadSpec(f"role {role.name!r} has nothing to run; give it a command, or the job a script or a command")
+
+
+def python(spec: JobSpec, place: Place) -> str:
+    """The interpreter of the job's processes."""
+    return spec.environment or place.python
+
+
+def filled(words: Sequence[str], roster: Roster, member: Member) -> list[str]:
+    """Arguments with `{rank}`, `{size}`, `{role}`, `{index}`, `{port}` and `{<role>_hosts}` filled in, for programs
+    that take their peers as flags. Other braces stay as they are; `{{rank}}` is `{rank}`."""
+    if not any("{" in word for word in words):
+        return list(words)
+    known = _stand_ins(roster, member)
+    pattern = re.compile("(?<!{){(%s)}(?!})|{{(%s)}}" % (("|".join(map(re.escape, known)),) * 2))
+    return [pattern.sub(lambda found: known[found[1]] if found[1] else f"{{{found[2]}}}", word) for word in words]
+
+
+def _stand_ins(roster: Roster, member: Member) -> dict[str, str]:
+    known = peers(roster)
+    hosts = {f"{variable_part(role).lower()}_hosts": ",".join(map(address, who)) for role, who in known.roles.items()}
+    port = next(iter(member.ports.values()), 0)
+    numbers = {"rank": member.index, "index": member.index, "size": len(known.workers), "port": port}
+    return {**hosts, "role": member.role, **{name: str(number) for name, number in numbers.items()}}
+
+
+def address(member: Member) -> str:
+    """Where its peers reach a member: at its first port, when it has one."""
+    host = f"[{member.address}]" if ":" in member.address else member.address
+    return f"{host}:{next(iter(member.ports.values()))}" if member.ports else host
 
 
 def facts(spec: JobSpec, roster: Roster, member: Member, place: Place, gpus: Sequence[int]) -> dict[str, str]:

@@ -175,8 +175,13 @@ def test_more_than_the_machine_has_is_refused_saying_what_exists(
 
 
 def test_keys_that_are_not_served_yet_are_refused_by_name(served: Shoal, folder: Path) -> None:
+    ran = served("run", "steps.py", "--engine", "slurm")
+    assert ran.code == 2 and "engine" in ran.err and "not served yet" in ran.err
+
+
+def test_a_strategy_that_the_framework_does_not_have_is_refused_saying_why(served: Shoal, folder: Path) -> None:
     ran = served("run", "steps.py", "--framework", "command", "--strategy", "ps-async")
-    assert ran.code == 2 and "strategy" in ran.err and "not served yet" in ran.err
+    assert ran.code == 2 and "command has no strategy 'ps-async'" in ran.err and "take native" in ran.err
 
 
 def test_a_clone_runs_the_same_code_with_changes(served: Shoal, folder: Path) -> None:

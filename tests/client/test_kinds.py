@@ -8,7 +8,7 @@ import pytest
 import shoal
 from shoal.client.http import Api
 from shoal.errors import BadSpec
-from shoal.job.spec import FRAMEWORKS
+from shoal.frameworks import FRAMEWORKS
 from tests.client.fake import Answer, Chunkery, FakeServer
 
 CLASSES: list[Any] = [

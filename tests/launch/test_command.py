@@ -22,7 +22,7 @@ def rendered(**spec: object) -> dict[str, Process]:
 
 
 def test_a_command_on_two_nodes_is_as_in_the_golden_file() -> None:
-    check("command", rendered(workers=2, servers=1, strategy="ps-ssp:staleness=3"))
+    check("command", rendered(workers=2, servers=1))
 
 
 def test_the_command_runs_as_it_was_given() -> None:

@@ -7,7 +7,7 @@ from shoal.errors import UnknownName
 from shoal.job.fields import Resources
 from shoal.job.nodes import Berth
 from shoal.job.plan import Slot
-from shoal.launch import LAUNCHERS, Place, launcher
+from shoal.launch import LAUNCHERS, Place, environ, launcher
 from shoal.launch import peers as counted
 
 
@@ -32,6 +32,28 @@ def test_a_place_knows_its_slots_gpus_and_those_of_its_role_on_the_node() -> Non
     )
     place = Place.at(placement, "worker", 1, job="j", attempt=1)
     assert (place.node, place.gpus, place.node_gpus) == ("a", (3, 4), (0, 1, 3, 4))
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("--job_name={role}", "--job_name=worker"),
+        ("{index}/{size}", "1/2"),
+        ("--port={port}", "--port=41"),
+        ("--ps={server_hosts}", "--ps=10.0.0.1:50"),
+        ("{worker_hosts}", "10.0.0.1:40,[fd00::2]:41"),
+        ("{{rank}}", "{rank}"),
+        ('{"lr": {"rank": 1}}', '{"lr": {"rank": 1}}'),
+        ("{epoch}", "{epoch}"),
+    ],
+)
+def test_arguments_may_name_what_the_roster_knows(word: str, meant: str) -> None:
+    members = [
+        Member("worker-0", "worker", 0, "a", "10.0.0.1", {"main": 40}),
+        Member("worker-1", "worker", 1, "b", "fd00::2", {"main": 41}),
+        Member("server-0", "server", 0, "a", "10.0.0.1", {"main": 50}),
+    ]
+    assert environ.filled([word, "plain"], Roster(1, "j-1", members), members[1]) == [meant, "plain"]
 
 
 def test_a_roster_is_counted_once_and_forgotten_with_it() -> None:

@@ -72,7 +72,13 @@ class Push:
         self._numbers[rank] = number
         arrived = False
         try:
-            meta = {"kind": KIND, "number": number, "weight": weight, "start": self.space.mesh.members.start, "last": last}
+            meta = {
+                "kind": KIND,
+                "number": number,
+                "weight": weight,
+                "start": self.space.mesh.members.start,
+                "last": last,
+            }
             if piece:
                 done = self.space.ask(rank, {**meta, "slot": piece[0]})
             else:

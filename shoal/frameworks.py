@@ -1,0 +1,239 @@
+"""Frameworks by name: the roles each has under which strategy, whose end is the job's end, and what is refused and why.
+
+Standard library only. A strategy name means the same idea everywhere; who carries it out is the framework's own code,
+and under `pytorch` Shoal's training library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Literal
+
+from shoal.catalogue import nearest
+from shoal.errors import BadSpec, UnknownName
+from shoal.strategy import STRATEGIES
+from shoal.strategy import Kind as StrategyKind
+
+OnLost = Literal["fail", "restart", "continue"]
+
+NATIVE = "native"
+WORKER, SERVER, CHIEF, EVALUATOR, SCHEDULER = "worker", "server", "chief", "evaluator", "scheduler"
+ANY = 1_000_000  # more than any job has
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A role of a framework under a strategy: how many, who runs there, and what its end means."""
+
+    role: str
+    says: str
+    count: int = 1  # when the job does not say
+    least: int = 0
+    most: int = ANY
+    leads: bool = False  # the job has ended well when all that lead have
+    on_lost: OnLost = "fail"  # unless the job says otherwise
+    spare: bool = False  # `continue` holds even when none is left
+    ours: bool = False  # a process of Shoal's own, never the user's script
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A framework under a strategy."""
+
+    framework: str
+    strategy: str
+    says: str
+    parts: tuple[Part, ...]
+
+    def part(self, role: str) -> Part | None:
+        return next((part for part in self.parts if part.role == role), None)
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return tuple(part.role for part in self.parts)
+
+
+@dataclass(frozen=True)
+class Framework:
+    """One framework: its strategies with their roles, and why it has no others."""
+
+    name: str
+    says: str
+    pairs: Mapping[str, Pair]
+    usual: str = NATIVE  # the strategy of a job that names none
+    why_not: str = ""  # why the other strategies are refused
+    any_role: bool = False  # roles of the user's own run the script too
+
+    def pair(self, strategy: str | None) -> Pair:
+        """Under that strategy, or the usual one; BadSpec says why there is none."""
+        name = (strategy or self.usual).partition(":")[0]
+        if name in self.pairs:
+            return self.pairs[name]
+        known = [one for one in self.pairs if one != NATIVE] or [NATIVE]
+        raise BadSpec(
+            f"framework {self.name} has no strategy {name!r}: {self.why_not}; take {' or '.join(known)}, "
+            "or leave the key out"
+        )
+
+
+def framework(name: str) -> Framework:
+    """The row of a framework; UnknownName with the nearest one otherwise."""
+    if name not in FRAMEWORKS:
+        raise UnknownName("framework", name, list(FRAMEWORKS), nearest(name, FRAMEWORKS))
+    return FRAMEWORKS[name]
+
+
+# -- the table ---------------------------------------------------------------------------------------------------------
+
+_WORKER = Part(WORKER, "trains", least=1, leads=True)
+_CHIEF = Part(CHIEF, "trains, and writes what all share", count=0, most=1, leads=True)
+_EVALUATOR = Part(EVALUATOR, "evaluates checkpoints beside the training", count=0, on_lost="continue", spare=True)
+
+
+def _torch_parts(kind: StrategyKind) -> tuple[Part, ...]:
+    worker = replace(_WORKER, on_lost="continue" if kind.spares_workers else "fail")
+    server = Part(SERVER, "holds parameters", least=1, on_lost="restart", ours=True)
+    return (worker, server) if kind.servers else (worker,)
+
+
+def _row(
+    name: str,
+    says: str,
+    pairs: Iterable[tuple[str, str, tuple[Part, ...]]],
+    *,
+    usual: str = NATIVE,
+    why_not: str = "",
+    any_role: bool = False,
+) -> Framework:
+    table = {strategy: Pair(name, strategy, words, parts) for strategy, words, parts in pairs}
+    if NATIVE not in table:
+        table[NATIVE] = replace(table[usual], strategy=NATIVE, says="the same: the script does its own exchange")
+    return Framework(name, says, MappingProxyType(table), usual, why_not, any_role)
+
+
+_TF_SERVER = Part(SERVER, "its parameter server (ps)", least=1, ours=True)
+_MXNET = (
+    _WORKER,
+    Part(SERVER, "holds keys of the key-value store", least=1, ours=True),
+    Part(SCHEDULER, "tells the others of each other", least=1, most=1, ours=True),
+)
+_PADDLE_PS = (_WORKER, Part(SERVER, "holds tables; runs the script, which calls fleet.run_server()", least=1))
+
+FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
+    {
+        row.name: row
+        for row in (
+            _row(
+                "pytorch",
+                "everything torchrun sets is set; strategies by Shoal's training library",
+                [(kind.name, kind.meaning, _torch_parts(kind)) for kind in STRATEGIES.values()],
+                any_role=True,
+            ),
+            _row(
+                "tensorflow",
+                "TF_CONFIG names the peers",
+                [
+                    (
+                        NATIVE,
+                        "every process runs the script, with its place in TF_CONFIG",
+                        (
+                            replace(_WORKER, least=0),
+                            _CHIEF,
+                            Part(SERVER, "its parameter server (ps)", count=0),
+                            _EVALUATOR,
+                        ),
+                    ),
+                    ("allreduce", "MultiWorkerMirroredStrategy", (_WORKER, _CHIEF, _EVALUATOR)),
+                    (
+                        "ps-async",
+                        "ParameterServerStrategy: the script is the chief's, workers and servers are Shoal's",
+                        (
+                            replace(_CHIEF, count=1, least=1, says="runs the script, which hands out the steps"),
+                            Part(WORKER, "computes what it is handed", least=1, on_lost="restart", ours=True),
+                            _TF_SERVER,
+                            _EVALUATOR,
+                        ),
+                    ),
+                    (
+                        "ps-sync",
+                        "tf.compat.v1 with SyncReplicasOptimizer: workers run the script, servers are Shoal's",
+                        (_WORKER, _CHIEF, _TF_SERVER, _EVALUATOR),
+                    ),
+                ],
+                why_not="it has its own strategies, MultiWorkerMirrored and ParameterServer",
+            ),
+            _row(
+                "xgboost",
+                "a tracker of Shoal's; xgboost.collective finds the others",
+                [
+                    (
+                        "allreduce",
+                        "workers add up the histograms of their rows",
+                        (_WORKER, Part("tracker", "tells the workers of each other", least=1, most=1, ours=True)),
+                    )
+                ],
+                usual="allreduce",
+                why_not="its workers add up histograms in every round",
+            ),
+            _row(
+                "lightgbm",
+                "a list of machines with fresh ports",
+                [("allreduce", "workers add up the histograms of their rows (tree_learner=data)", (_WORKER,))],
+                usual="allreduce",
+                why_not="its workers add up histograms in every round",
+            ),
+            _row(
+                "mxnet",
+                "DMLC_* name the peers of the key-value store",
+                [
+                    ("ps-sync", "the script's kvstore is dist_sync (or dist_device_sync)", _MXNET),
+                    ("ps-async", "the script's kvstore is dist_async", _MXNET),
+                ],
+                usual="ps-sync",
+                why_not="its key-value store lives on servers",
+            ),
+            _row(
+                "paddle",
+                "PADDLE_* name the peers",
+                [
+                    ("allreduce", "DataParallel and Fleet collective", (_WORKER,)),
+                    ("ps-sync", "Fleet's parameter servers, where the installed build has them", _PADDLE_PS),
+                    ("ps-async", "the same with a_sync=True in the script's DistributedStrategy", _PADDLE_PS),
+                ],
+                usual="allreduce",
+                why_not="Fleet has collective training and parameter servers",
+            ),
+            _row(
+                "jax",
+                "jax.distributed finds its peers by variables",
+                [("allreduce", "one program over the devices of all processes", (_WORKER,))],
+                usual="allreduce",
+                why_not="its processes run one program over all devices",
+            ),
+            _row(
+                "horovod",
+                "the script's hvd: the installed Horovod, else Shoal's own",
+                [("allreduce", "hvd.DistributedOptimizer averages gradients", (_WORKER,))],
+                usual="allreduce",
+                why_not="its ranks are equal and reduce together",
+            ),
+            _row(
+                "command",
+                "any program; the roster, a port and the addresses of all roles are given to it",
+                [(NATIVE, "the program does its own exchange", (_WORKER,))],
+                why_not="Shoal cannot reach into a program it does not know",
+                any_role=True,
+            ),
+        )
+    }
+)
+
+
+def lead_by_name(role: str) -> bool:
+    """Whether a role of the user's own naming decides the job's end."""
+    return role in (WORKER, CHIEF)
+
+
+__all__ = ["ANY", "FRAMEWORKS", "NATIVE", "Framework", "OnLost", "Pair", "Part", "framework", "lead_by_name"]
