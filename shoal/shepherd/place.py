@@ -87,13 +87,16 @@ class Place:
             return str(self.work)
         if value == "@shared":
             return str(self.shared())
-        if value.startswith("@library"):
-            return self._task.library + value[len("@library") :]
+        if value.startswith("@library"):  # a path of several folders, of which some are ours
+            return ":".join(self._in_library(entry) for entry in value.split(":"))
         if value in ("@inputs", "@outputs"):
             folder = self.inputs if value == "@inputs" else self.outputs
             folder.mkdir(parents=True, exist_ok=True)
             return str(folder)
         return value
+
+    def _in_library(self, entry: str) -> str:
+        return self._task.library + entry[len("@library") :] if entry.startswith("@library") else entry
 
 
 def fill_once(folder: Path, fill: Callable[[], None]) -> None:
