@@ -25,7 +25,7 @@ def broadcast_object(
     obj: Any = None, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
     """The root's object, on all workers."""
-    named = name_of("object", name)
+    named = name_of("object", name, process_set.process_set_id)
     mine = basics.rank() == root_rank
     sealed = _sealed(obj) if mine else np.zeros(0, np.uint8)
     length = np.array([sealed.size], np.int64)
@@ -38,7 +38,7 @@ def broadcast_object(
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
     """Everybody's object, in the order of ranks."""
-    named = name_of("objects", name)
+    named = name_of("objects", name, process_set.process_set_id)
     sealed = _sealed(obj)
     sizes = _gather(np.array([sealed.size], np.int64), f"{named}.size", process_set)
     whole = _gather(sealed, f"{named}.bytes", process_set).tobytes()

@@ -95,7 +95,9 @@ def _call(
 ) -> Call:
     engine = basics.engine(process_set)
     arrays = [Lent.of(tensor).array for tensor in tensors]
-    return Call(engine, Ask(kind, name_of(kind, name), *kinds(arrays), **facts), arrays, finish)
+    return Call(
+        engine, Ask(kind, name_of(kind, name, process_set.process_set_id), *kinds(arrays), **facts), arrays, finish
+    )
 
 
 def _like_each(tensors: Sequence[Tensor]) -> Callable[[Any], list[Tensor]]:
