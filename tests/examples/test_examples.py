@@ -191,3 +191,17 @@ def test_11_click_through_learns_most_of_what_can_be_learned_from_rows_on_two_se
     said = world.shoal("run", "examples/11_click_through/train.py", *options, "--", "--steps", "200")
     learned = [int(part) for part in re.findall(r"learned (\d+)% of what can be learned", said)]
     assert len(learned) == 2 and all(part > 75 for part in learned)
+
+
+def test_12_horovod_script_trains_one_model_on_two_workers(world: World) -> None:
+    said = world.shoal("run", "examples/12_horovod/train.py", "--framework", "horovod", "--workers", "2")
+    last = re.findall(r"worker-[01] \| progress 8/8 loss=\S+ accuracy=(\d\.\d+)", said)
+    assert len(last) == 2 and float(last[0]) > 0.85
+    assert said.count("all replicas equal: True") == 2
+
+
+def test_12_byteps_script_comes_to_the_known_weights(world: World) -> None:
+    script = "examples/12_horovod/byteps_regression.py"
+    said = world.shoal("run", script, "--framework", "horovod", "--workers", "2")
+    distances = re.findall(r"rank [01] of 2: (\S+) from the known weights", said)
+    assert len(distances) == 2 and all(float(one) < 0.01 for one in distances)

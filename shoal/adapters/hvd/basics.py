@@ -149,8 +149,8 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
         made.process_set_id = number
         running.sets[number] = made
         if rank() in made.ranks:
-            group = part(running.world, made.ranks, Seeing(), f"hvd-{running.number}-set-{number}")
-            running.engines[number] = Engine(group, made.ranks, rank())
+            group, ids = part(running.world, made.ranks, Seeing(), f"hvd-{running.number}-set-{number}")
+            running.engines[number] = Engine(group, ids, made.ranks, rank())
         return made
 
 
@@ -196,8 +196,8 @@ def _begin(world: World) -> None:
     nodes = [peer.node for peer in world.workers] or ["here"]
     running = _Running(world, Topology.of(world.rank, nodes), _begun)
     everybody = list(range(world.size))
-    group = part(world, everybody, running.seeing, f"hvd-{_begun}")
-    running.engines[EVERYBODY] = Engine(group, everybody, world.rank)
+    group, ids = part(world, everybody, running.seeing, f"hvd-{_begun}")
+    running.engines[EVERYBODY] = Engine(group, ids, everybody, world.rank)
     global_process_set.ranks = everybody
     _running, _world = running, world
     if _begun == 1:

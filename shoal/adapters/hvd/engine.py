@@ -37,12 +37,13 @@ _log = logging.getLogger("shoal.hvd")
 
 
 class Engine:
-    """The collective operations of one set, asked for from any thread. The group is the engine's own."""
+    """The collective operations of one set, asked for from any thread. The group is the engine's own; it counts the
+    workers of these ranks as `ids`."""
 
-    def __init__(self, group: Group, ranks: Sequence[int], rank: int) -> None:
+    def __init__(self, group: Group, ids: Sequence[int], ranks: Sequence[int], rank: int) -> None:
         self.group = group
         self.ranks = list(ranks)
-        self._ids = group.members()
+        self._ids = list(ids)
         self._exchange = Exchange(group, self.ranks.index(rank), self._ids, self.ranks)
         self._table = Table(ranks)
         self._changed = threading.Condition()

@@ -19,7 +19,7 @@ from tests.train.ranks import run_ranks
 class Gang:
     def __init__(self, size: int) -> None:
         self.groups = ThreadGroup.make(size)
-        self.engines = [Engine(group, range(size), rank) for rank, group in enumerate(self.groups)]
+        self.engines = [Engine(group, range(size), range(size), rank) for rank, group in enumerate(self.groups)]
 
     def run(self, work: Callable[[int, Engine], Any]) -> list[Any]:
         return run_ranks(len(self.engines), lambda rank: work(rank, self.engines[rank]))

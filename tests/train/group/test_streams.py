@@ -63,7 +63,7 @@ def test_some_of_the_workers_make_a_group_of_their_own(shared: Path) -> None:
         sets = [ranks for ranks in ([0, 2], [1, 3], [rank]) if rank in ranks]
         found = []
         for ranks in sets:
-            group = part(every[rank], ranks, Seeing(), f"of-{ranks}")
+            group, _ = part(every[rank], ranks, Seeing(), f"of-{ranks}")
             total = np.array([float(rank + 1)])
             group.all_reduce(total)  # type: ignore[arg-type]
             found.append(float(total[0]))
