@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.adapters.hvd import basics
-from shoal.adapters.hvd.ask import ALLGATHER, BROADCAST, Ask
+from shoal.adapters.hvd import arrays, basics
 from shoal.adapters.hvd.names import name_of
 from shoal.adapters.hvd.sets import ProcessSet, global_process_set
 from shoal.errors import NotAllowed
@@ -29,10 +28,10 @@ def broadcast_object(
     mine = basics.rank() == root_rank
     sealed = _sealed(obj) if mine else np.zeros(0, np.uint8)
     length = np.array([sealed.size], np.int64)
-    _broadcast(length, root_rank, f"{named}.size", process_set)
+    arrays.broadcast([length], root_rank, f"{named}.size", process_set)
     if not mine:
         sealed = np.empty(int(length[0]), np.uint8)
-    _broadcast(sealed, root_rank, f"{named}.bytes", process_set)
+    arrays.broadcast([sealed], root_rank, f"{named}.bytes", process_set)
     return obj if mine else _opened(sealed.tobytes())
 
 
@@ -40,20 +39,10 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
     """Everybody's object, in the order of ranks."""
     named = name_of("objects", name, process_set.process_set_id)
     sealed = _sealed(obj)
-    sizes = _gather(np.array([sealed.size], np.int64), f"{named}.size", process_set)
-    whole = _gather(sealed, f"{named}.bytes", process_set).tobytes()
+    sizes = arrays.gather([np.array([sealed.size], np.int64)], f"{named}.size", process_set)[0]
+    whole = arrays.gather([sealed], f"{named}.bytes", process_set)[0].tobytes()
     ends = np.cumsum(sizes).tolist()
     return [_opened(whole[end - int(size) : end]) for size, end in zip(sizes, ends, strict=True)]
-
-
-def _broadcast(array: Any, root: int, name: str, process_set: ProcessSet) -> None:
-    ask = Ask(BROADCAST, name, (array.dtype.name,), (array.shape,), root=root)
-    basics.engine(process_set).do(ask, [array])
-
-
-def _gather(array: Any, name: str, process_set: ProcessSet) -> Any:
-    ask = Ask(ALLGATHER, name, (array.dtype.name,), (array.shape,))
-    return basics.engine(process_set).do(ask, [array])[0]
 
 
 def _sealed(obj: Any) -> Any:

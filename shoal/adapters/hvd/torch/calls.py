@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from shoal.adapters.hvd import basics
+from shoal.adapters.hvd.arrays import check_adasum, even, kinds
 from shoal.adapters.hvd.ask import ADASUM, ALLGATHER, ALLREDUCE, ALLTOALL, BARRIER, BROADCAST, JOIN, REDUCESCATTER, Ask
 from shoal.adapters.hvd.engine import Engine
 from shoal.adapters.hvd.names import name_of
-from shoal.adapters.hvd.sets import ProcessSet, global_process_set
-from shoal.adapters.hvd.torch.lent import Lent, kinds, like
+from shoal.adapters.hvd.sets import ProcessSet
+from shoal.adapters.hvd.torch.lent import Lent, like
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ def reduction(
 ) -> Call:
     """In the tensors themselves; the result is the list of them."""
     if op == ADASUM:
-        _check_adasum(process_set)
+        check_adasum(process_set)
     lent = [Lent.of(tensor) for tensor in tensors]
     hosts = [part.host for part in lent]
     scales = {"before": before, "after": after}
@@ -56,7 +57,7 @@ def broadcasting(tensor: Tensor, root: int, name: str | None, process_set: Proce
 
 def swapping(tensor: Tensor, splits: Tensor | Sequence[int] | None, name: str | None, process_set: ProcessSet) -> Call:
     """The result is what came, and how many rows from each."""
-    parts = _even(tensor.shape[0], process_set.size() or 1) if splits is None else tuple(int(one) for one in splits)
+    parts = even(tensor.shape[0], process_set.size() or 1) if splits is None else tuple(int(one) for one in splits)
 
     def finish(found: Any) -> tuple[Tensor, Tensor]:
         return like(found[0], tensor), torch.tensor(found[1], dtype=torch.int32)
@@ -102,17 +103,3 @@ def _call(
 
 def _like_each(tensors: Sequence[Tensor]) -> Callable[[Any], list[Tensor]]:
     return lambda found: [like(one, tensor) for one, tensor in zip(found, tensors, strict=True)]
-
-
-def _even(rows: int, size: int) -> tuple[int, ...]:
-    if rows % size:
-        raise ValueError(f"alltoall without splits: {rows} rows do not divide by {size}; give splits")
-    return (rows // size,) * size
-
-
-def _check_adasum(process_set: ProcessSet) -> None:
-    if process_set.process_set_id != global_process_set.process_set_id:
-        raise NotImplementedError("Adasum does not support non-global process sets yet.")
-    size = basics.size()
-    if size & (size - 1):
-        raise NotImplementedError(f"Adasum needs a number of ranks that is a power of 2, not {size}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,8 +41,3 @@ def like(array: Any, tensor: Tensor) -> Tensor:
     """An array of the engine's as a tensor of that type, where that one is."""
     found = torch.from_numpy(array)
     return found.to(tensor.device, tensor.dtype) if found.dtype != tensor.dtype or tensor.is_cuda else found
-
-
-def kinds(arrays: Sequence[Any]) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
-    """Their types and shapes, for an ask."""
-    return tuple(one.dtype.name for one in arrays), tuple(tuple(one.shape) for one in arrays)
