@@ -379,6 +379,52 @@ def strategy_options() -> Iterator[str]:
         yield from table(("option", "default", "takes", "meaning"), rows)
 
 
+# Frameworks.
+
+
+def frameworks() -> Iterator[str]:
+    from shoal.frameworks import FRAMEWORKS
+
+    rows = (
+        (f"`{row.name}`", f"`{pair.strategy}`", _sentence(pair.says), ", ".join(map(_part, pair.parts)))
+        for row in FRAMEWORKS.values()
+        if row.name != "pytorch"
+        for pair in row.pairs.values()
+    )
+    return table(("framework", "strategy", "how", "roles"), rows)
+
+
+def _part(part: Any) -> str:
+    more = "" if part.most == part.count else "+"
+    counts = f"{part.count}{more}" if part.count else "on request"
+    return f"`{part.role}` ({counts}{', of Shoal' if part.ours else ''})"
+
+
+def ends() -> Iterator[str]:
+    from shoal.frameworks import FRAMEWORKS
+
+    words = {"all": "when all of them have", "first": "when the first has", "none": ""}
+    lost = {"fail": "ends the attempt", "restart": "is started again", "continue": "is done without"}
+    seen = {
+        (row.name, part.role, words[part.leads], lost[part.on_lost]): pair.strategy
+        for row in FRAMEWORKS.values()
+        if row.name != "pytorch"
+        for pair in reversed(row.pairs.values())
+        for part in pair.parts
+    }
+    rows = (
+        (f"`{name}`", f"`{role}`", f"`{strategy}`", led, gone) for (name, role, led, gone), strategy in seen.items()
+    )
+    return table(("framework", "role", "under", "the job has ended well", "a lost one"), rows)
+
+
+def refusals() -> Iterator[str]:
+    from shoal.frameworks import FRAMEWORKS
+
+    rows = ((f"`{row.name}`", _sentence(row.why_not)) for row in FRAMEWORKS.values() if row.why_not)
+    return table(("framework", "other strategies are refused because"), rows)
+
+
 PARTS: dict[str, Callable[[], Iterable[str]]] = {
     "job-keys": job_keys,
     "role-keys": role_keys,
@@ -391,6 +437,9 @@ PARTS: dict[str, Callable[[], Iterable[str]]] = {
     "errors": errors,
     "settings": settings,
     "sizes": sizes,
+    "frameworks": frameworks,
+    "framework-ends": ends,
+    "framework-refusals": refusals,
     "strategies": strategies,
     "strategy-options": strategy_options,
 }

@@ -7,9 +7,9 @@ and under `pytorch` Shoal's training library.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 from shoal.catalogue import nearest
 from shoal.errors import BadSpec, UnknownName
@@ -17,6 +17,7 @@ from shoal.strategy import STRATEGIES
 from shoal.strategy import Kind as StrategyKind
 
 OnLost = Literal["fail", "restart", "continue"]
+Leads = Literal["none", "first", "all"]  # who of a role decides: nobody, the first, everyone
 
 NATIVE = "native"
 WORKER, SERVER, CHIEF, EVALUATOR, SCHEDULER = "worker", "server", "chief", "evaluator", "scheduler"
@@ -32,7 +33,7 @@ class Part:
     count: int = 1  # when the job does not say
     least: int = 0
     most: int = ANY
-    leads: bool = False  # the job has ended well when all that lead have
+    leads: Leads = "none"  # the job has ended well when all that lead have
     on_lost: OnLost = "fail"  # unless the job says otherwise
     spare: bool = False  # `continue` holds even when none is left
     ours: bool = False  # a process of Shoal's own, never the user's script
@@ -78,6 +79,23 @@ class Framework:
         )
 
 
+def describe(names: Iterable[str]) -> list[dict[str, Any]]:
+    """The rows of these frameworks as every door shows them."""
+    return [
+        {
+            "name": row.name,
+            "says": row.says,
+            "usual": row.usual,
+            "refused": {strategy: row.why_not for strategy in STRATEGIES if strategy not in row.pairs},
+            "strategies": [
+                {"name": pair.strategy, "says": pair.says, "roles": [asdict(part) for part in pair.parts]}
+                for pair in row.pairs.values()
+            ],
+        }
+        for row in (FRAMEWORKS[name] for name in FRAMEWORKS if name in set(names))
+    ]
+
+
 def framework(name: str) -> Framework:
     """The row of a framework; UnknownName with the nearest one otherwise."""
     if name not in FRAMEWORKS:
@@ -87,8 +105,8 @@ def framework(name: str) -> Framework:
 
 # -- the table ---------------------------------------------------------------------------------------------------------
 
-_WORKER = Part(WORKER, "trains", least=1, leads=True)
-_CHIEF = Part(CHIEF, "trains, and writes what all share", count=0, most=1, leads=True)
+_WORKER = Part(WORKER, "trains", least=1, leads="all")
+_CHIEF = Part(CHIEF, "trains, and writes what all share", count=0, most=1, leads="all")
 _EVALUATOR = Part(EVALUATOR, "evaluates checkpoints beside the training", count=0, on_lost="continue", spare=True)
 
 
@@ -158,8 +176,8 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
                     ),
                     (
                         "ps-sync",
-                        "tf.compat.v1 with SyncReplicasOptimizer: workers run the script, servers are Shoal's",
-                        (_WORKER, _CHIEF, _TF_SERVER, _EVALUATOR),
+                        "old scripts with SyncReplicasOptimizer: workers run the script, servers are Shoal's",
+                        (replace(_WORKER, leads="first", says="trains; the first is chief"), _TF_SERVER, _EVALUATOR),
                     ),
                 ],
                 why_not="it has its own strategies, MultiWorkerMirrored and ParameterServer",
@@ -215,7 +233,7 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
             _row(
                 "horovod",
                 "the script's hvd: the installed Horovod, else Shoal's own",
-                [("allreduce", "hvd.DistributedOptimizer averages gradients", (_WORKER,))],
+                [("allreduce", "its DistributedOptimizer averages gradients", (_WORKER,))],
                 usual="allreduce",
                 why_not="its ranks are equal and reduce together",
             ),
@@ -231,9 +249,21 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
 )
 
 
-def lead_by_name(role: str) -> bool:
-    """Whether a role of the user's own naming decides the job's end."""
-    return role in (WORKER, CHIEF)
+def leads_by_name(role: str) -> Leads:
+    """Who decides the job's end in a role that the framework does not know."""
+    return "all" if role in (WORKER, CHIEF) else "none"
 
 
-__all__ = ["ANY", "FRAMEWORKS", "NATIVE", "Framework", "OnLost", "Pair", "Part", "framework", "lead_by_name"]
+__all__ = [
+    "ANY",
+    "FRAMEWORKS",
+    "NATIVE",
+    "Framework",
+    "Leads",
+    "OnLost",
+    "Pair",
+    "Part",
+    "describe",
+    "framework",
+    "leads_by_name",
+]

@@ -37,12 +37,12 @@ def test_a_job_of_any_pair_has_its_roles_without_being_told(name: str, strategy:
     found = roles(framework=name, strategy=strategy, workers=2)
     parts = {part.role: part for part in framework(name).pair(strategy).parts if part.count}
     assert found.keys() == parts.keys() and found["worker"].low == 2
-    assert all(found[part].leading == parts[part].leads for part in found)
+    assert all(found[part].leads == parts[part].leads for part in found)
 
 
 @pytest.mark.parametrize(("name", "strategy"), PAIRS)
 def test_somebody_leads_in_every_pair(name: str, strategy: str) -> None:
-    assert any(role.leading for role in roles(framework=name, strategy=strategy, workers=2).values())
+    assert any(role.leads != "none" for role in roles(framework=name, strategy=strategy, workers=2).values())
 
 
 @pytest.mark.parametrize("name", [name for name in FRAMEWORKS if name != "pytorch"])
@@ -64,13 +64,13 @@ def test_an_unknown_framework_offers_the_nearest() -> None:
 
 def test_a_tensorflow_ps_job_is_led_by_its_chief_alone() -> None:
     found = roles(framework="tensorflow", strategy="ps-async", workers=2, servers=1)
-    assert {name: role.leading for name, role in found.items()} == {"worker": False, "server": False, "chief": True}
+    assert {name: role.leads for name, role in found.items()} == {"worker": "none", "server": "none", "chief": "all"}
     assert {name for name, role in found.items() if role.ours} == {"worker", "server"}
 
 
 def test_an_evaluator_may_be_lost_altogether() -> None:
     found = roles(framework="tensorflow", strategy="allreduce", workers=2, roles={"evaluator": {}})
-    assert found["evaluator"].spare and found["evaluator"].on_lost == "continue" and not found["evaluator"].leading
+    assert found["evaluator"].spare and found["evaluator"].on_lost == "continue" and found["evaluator"].leads == "none"
 
 
 def test_mxnet_has_a_scheduler_and_a_server_by_itself() -> None:

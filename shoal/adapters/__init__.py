@@ -1,5 +1,5 @@
-"""What other libraries' scripts meet in a Shoal job, inside the user's process: their own names, our exchange.
+"""Inside the user's process: what a framework lacks to run as a job. One file or package per framework, which imports it.
 
-Imports only the training library and what that may import, besides the framework itself; nobody imports it. `path`
-holds packages by the names scripts import; it is on the path only of jobs of that framework.
+`path` holds packages by the names that scripts import (`horovod`, `byteps`); it is on the path only of jobs of that
+framework.
 """

@@ -33,6 +33,7 @@ COMMANDS = {
     "diff": "shoal.cli.clone",
     "get": "shoal.cli.data",
     "data": "shoal.cli.data",
+    "frameworks": "shoal.cli.frameworks",
     "nodes": "shoal.cli.nodes",
     "engine": "shoal.cli.nodes",
     "user": "shoal.cli.people",

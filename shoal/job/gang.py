@@ -113,9 +113,13 @@ def _enough_without(role: Role, ranks: list[RankLife]) -> bool:
 
 
 def _all_led(roles: Mapping[str, Role], ranks: list[RankLife]) -> bool:
-    """The leading roles decide; a job that has none is done when everybody is."""
-    leading = [r for r in ranks if roles[r.role].leading] or ranks
-    return all(r.state in ("ended", "gone") for r in leading)
+    """Those who lead decide; a job that has none is done when everybody is."""
+    leading = [rank for rank in ranks if _leads(roles[rank.role], rank)] or ranks
+    return all(rank.state in ("ended", "gone") for rank in leading)
+
+
+def _leads(role: Role, rank: RankLife) -> bool:
+    return role.leads == "all" or (role.leads == "first" and rank.name == f"{role.name}-0")
 
 
 def explain(rank: RankLife) -> tuple[Reason, str]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PlainSerializer, StrictBool
 
-from shoal.frameworks import OnLost
+from shoal.frameworks import Leads, OnLost
 from shoal.job import bounds
 from shoal.job.fields import Arguments, Environment, Frozen, Labels, Resources
 
@@ -82,7 +82,7 @@ class Role:
     on_lost: OnLost
     apart: bool
     labels: dict[str, str]
-    leading: bool = True  # its success is the job's; the others serve such roles and are ended when these are done
+    leads: Leads = "all"  # whose success is the job's; the others serve them and are ended when these are done
     spare: bool = False  # with `continue`, even the last one may be lost
     ours: bool = False  # runs a process of Shoal's own unless it has a command
 

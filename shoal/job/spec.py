@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, StrictBool, ValidationError, Valida
 from shoal import strategy as strategies
 from shoal.catalogue import nearest
 from shoal.errors import BadSpec
-from shoal.frameworks import FRAMEWORKS, NATIVE, Framework, OnLost, Pair, framework, lead_by_name
+from shoal.frameworks import FRAMEWORKS, NATIVE, Framework, OnLost, Pair, framework, leads_by_name
 from shoal.job import bounds
 from shoal.job.fields import (
     Arguments,
@@ -269,7 +269,7 @@ class JobSpec(Frozen):
             on_lost=role.on_lost or on_lost,
             apart=role.apart,
             labels={**self.labels, **role.labels},
-            leading=part.leads if part else lead_by_name(name),
+            leads=part.leads if part else leads_by_name(name),
             spare=part is not None and part.spare,
             ours=part is not None and part.ours,
         )

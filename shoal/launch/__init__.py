@@ -10,6 +10,10 @@ LAUNCHERS = Catalogue(
     {
         "pytorch": "shoal.launch.pytorch:PyTorch",
         "horovod": "shoal.launch.horovod:Horovod",
+        "tensorflow": "shoal.launch.tensorflow:TensorFlow",
+        "mxnet": "shoal.launch.mxnet:MXNet",
+        "paddle": "shoal.launch.paddle:Paddle",
+        "jax": "shoal.launch.jax:Jax",
         "command": "shoal.launch.command:Command",
     },
 )

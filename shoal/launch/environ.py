@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
 
 from shoal import contract
 from shoal.contract import Member, Process, Roster
@@ -50,15 +52,28 @@ def make(
     )
 
 
-def argv(spec: JobSpec, role: Role, roster: Roster, member: Member, place: Place) -> list[str]:
-    """The role's own command, else the job's script under its interpreter, else the job's command. What stands for the
-    roster in them is filled in."""
+def argv(
+    spec: JobSpec,
+    role: Role,
+    roster: Roster,
+    member: Member,
+    place: Place,
+    *,
+    own: Sequence[str] = (),
+    words: Mapping[str, str] = MappingProxyType({}),
+) -> list[str]:
+    """The role's own command; in a role of Shoal's the module that `own` names; else the job's script under its
+    interpreter, or the job's command. What stands for the roster in them is filled in, with the framework's words for
+    the roles."""
+    fill = partial(filled, roster=roster, member=member, words=words)
     if role.command:
-        return filled(role.command, roster, member)
+        return fill(role.command)
+    if own and role.ours:
+        return [python(spec, place), "-m", *fill(own)]
     if spec.script:
-        return [python(spec, place), spec.script, *filled(spec.args, roster, member)]
+        return [python(spec, place), spec.script, *fill(spec.args)]
     if spec.command:
-        return filled(spec.command, roster, member)
+        return fill(spec.command)
     raise BadSpec(f"role {role.name!r} has nothing to run; give it a command, or the job a script or a command")
 
 
@@ -67,22 +82,30 @@ def python(spec: JobSpec, place: Place) -> str:
     return spec.environment or place.python
 
 
-def filled(words: Sequence[str], roster: Roster, member: Member) -> list[str]:
-    """Arguments with `{rank}`, `{size}`, `{role}`, `{index}`, `{port}` and `{<role>_hosts}` filled in, for programs
-    that take their peers as flags. Other braces stay as they are; `{{rank}}` is `{rank}`."""
-    if not any("{" in word for word in words):
-        return list(words)
-    known = _stand_ins(roster, member)
+def filled(
+    arguments: Sequence[str], roster: Roster, member: Member, words: Mapping[str, str] = MappingProxyType({})
+) -> list[str]:
+    """Arguments with `{rank}`, `{size}`, `{role}`, `{index}`, `{port}`, `{first_host}` and `{<role>_hosts}` filled in,
+    for programs that take their peers as flags. Other braces stay as they are; `{{rank}}` is `{rank}`."""
+    if not any("{" in one for one in arguments):
+        return list(arguments)
+    known = _stand_ins(roster, member, words)
     pattern = re.compile("(?<!{){(%s)}(?!})|{{(%s)}}" % (("|".join(map(re.escape, known)),) * 2))
-    return [pattern.sub(lambda found: known[found[1]] if found[1] else f"{{{found[2]}}}", word) for word in words]
+    return [pattern.sub(lambda found: known[found[1]] if found[1] else f"{{{found[2]}}}", one) for one in arguments]
 
 
-def _stand_ins(roster: Roster, member: Member) -> dict[str, str]:
+def _stand_ins(roster: Roster, member: Member, words: Mapping[str, str]) -> dict[str, str]:
     known = peers(roster)
-    hosts = {f"{variable_part(role).lower()}_hosts": ",".join(map(address, who)) for role, who in known.roles.items()}
+    hosts = {
+        f"{variable_part(name).lower()}_hosts": ",".join(map(address, who))
+        for role, who in known.roles.items()
+        for name in (role, words.get(role, role))
+    }
+    first = address(known.workers[0]) if known.workers else ""
     port = next(iter(member.ports.values()), 0)
     numbers = {"rank": member.index, "index": member.index, "size": len(known.workers), "port": port}
-    return {**hosts, "role": member.role, **{name: str(number) for name, number in numbers.items()}}
+    texts = {"role": words.get(member.role, member.role), "first_host": first}
+    return {**hosts, **texts, **{name: str(number) for name, number in numbers.items()}}
 
 
 def address(member: Member) -> str:

@@ -45,7 +45,7 @@ class PyTorch:
         if spec.environment or spec.strategy:
             facts |= environ.library(role)
         return environ.make(
-            _argv(spec, role, roster, member, place),
+            environ.argv(spec, role, roster, member, place, own=[PARAMETER_SERVER]),
             role,
             member,
             defaults=_defaults(roster, world),
@@ -57,13 +57,6 @@ class PyTorch:
 def _is_trained(spec: JobSpec, role: str) -> bool:
     """Whether the process speaks to others through the training library."""
     return spec.chosen is not None and spec.chosen.family != "none" and role in (WORKER, SERVER)
-
-
-def _argv(spec: JobSpec, role: Role, roster: Roster, member: Member, place: Place) -> list[str]:
-    """A parameter server is the library's own process, never the user's script."""
-    if role.ours and role.command is None:
-        return [environ.python(spec, place), "-m", PARAMETER_SERVER]
-    return environ.argv(spec, role, roster, member, place)
 
 
 @dataclass(frozen=True, slots=True)

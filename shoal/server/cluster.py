@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from shoal.frameworks import describe
 from shoal.server.metrics import MEDIA_TYPE
 from shoal.server.routing import Admin, Asker, Here, as_json
 from shoal.server.service import IDENTITY_NOTE
@@ -37,6 +38,12 @@ async def nodes(service: Here, user: Asker) -> Response:
 @router.get("/engines")
 async def engines(service: Here, user: Asker) -> Response:
     return as_json({"engines": await service.call(service.desk.engines)})
+
+
+@router.get("/frameworks")
+async def frameworks(service: Here, user: Asker) -> Response:
+    """Every framework that is served: its strategies, their roles, and what is refused and why."""
+    return as_json({"frameworks": describe(service.parts.served.frameworks)})
 
 
 @router.get("/sizes")

@@ -138,3 +138,56 @@ def test_the_exit_code_is_what_a_shell_would_give(end: RankEnd, code: int) -> No
 )
 def test_an_abort_after_the_script_had_ended_is_told_from_a_crash(tail: str, signal: int, well: bool) -> None:
     assert aborted_after_end(RankEnd(signal=signal, tail=tail)) is well
+
+
+# -- what the end of each role means, framework by framework -----------------------------------------------------------
+
+TF_PS = {"framework": "tensorflow", "strategy": "ps-async", "workers": 2, "roles": {"evaluator": {}}}
+TF_OLD = {"framework": "tensorflow", "strategy": "ps-sync", "workers": 2}
+TF_ALL = {"framework": "tensorflow", "strategy": "allreduce", "workers": 2, "roles": {"chief": {}, "evaluator": {}}}
+LOST = RankEnd(signal=9)
+
+
+@pytest.mark.parametrize(
+    ("job", "ended", "means"),
+    [
+        (TF_PS, {"chief-0": OK}, "done"),
+        (TF_PS, {"worker-0": OK, "worker-1": OK, "server-0": OK}, "runs"),
+        (TF_PS, {"chief-0": BAD}, "failed"),
+        (TF_PS, {"worker-1": LOST}, "restart worker-1"),
+        (TF_PS, {"server-0": LOST}, "failed"),
+        (TF_PS, {"evaluator-0": LOST}, "drop evaluator-0"),
+        (TF_ALL, {"chief-0": OK, "worker-0": OK}, "runs"),
+        (TF_ALL, {"chief-0": OK, "worker-0": OK, "worker-1": OK}, "done"),
+        (TF_ALL, {"worker-1": LOST}, "failed"),
+        (TF_ALL, {"evaluator-0": BAD}, "drop evaluator-0"),
+        (TF_OLD, {"worker-1": OK}, "runs"),
+        (TF_OLD, {"worker-0": OK}, "done"),
+        (TF_OLD, {"worker-1": LOST}, "failed"),
+        ({"framework": "xgboost", "workers": 2}, {"worker-0": OK, "worker-1": OK}, "done"),
+        ({"framework": "xgboost", "workers": 2}, {"worker-1": LOST}, "failed"),
+        ({"framework": "xgboost", "workers": 2}, {"tracker-0": LOST}, "failed"),
+        ({"framework": "lightgbm", "workers": 2}, {"worker-1": LOST}, "failed"),
+        ({"framework": "mxnet", "workers": 2}, {"worker-0": OK, "worker-1": OK}, "done"),
+        ({"framework": "mxnet", "workers": 2}, {"scheduler-0": LOST}, "failed"),
+        ({"framework": "mxnet", "workers": 2}, {"server-0": LOST}, "failed"),
+        ({"framework": "paddle", "workers": 2}, {"worker-0": LOST}, "failed"),
+        ({"framework": "jax", "workers": 2}, {"worker-1": LOST}, "failed"),
+        ({"framework": "jax", "workers": 2}, {"worker-0": OK}, "runs"),
+        ({"framework": "horovod", "workers": 2}, {"worker-1": LOST}, "failed"),
+        ({"strategy": "ps-async", "workers": 2}, {"worker-1": LOST}, "drop worker-1"),
+        ({"strategy": "ps-async", "workers": 2}, {"server-0": LOST}, "restart server-0"),
+        ({"strategy": "ps-sync", "workers": 2}, {"worker-1": LOST}, "failed"),
+        ({"strategy": "gossip", "workers": 2}, {"worker-0": LOST}, "drop worker-0"),
+    ],
+)
+def test_what_an_end_means_for_each_role_of_a_framework(
+    job: dict[str, object], ended: dict[str, RankEnd], means: str
+) -> None:
+    every = parse({"script": "train.py", **job}).expand()
+    names = [f"{role.name}-{index}" for role in every for index in range(role.low)]
+    assert ended.keys() <= set(names)
+    verdict = judge(every, [rank(name, end=ended.get(name)) for name in names])
+    changed = [*(f"restart {name}" for name in verdict.restart), *(f"drop {name}" for name in verdict.drop)]
+    found = "done" if verdict.done else "failed" if verdict.failed else ", ".join(changed) or "runs"
+    assert found == means

@@ -150,6 +150,8 @@ def test_an_empty_file_is_served(site: Site, tmp_path: Path) -> None:
 def test_schema_sizes_nodes_engines_and_the_server_tell_about_themselves(site: Site) -> None:
     assert "why" in site.root.get("/schema").text
     assert "small" in site.root.get("/sizes").json()["sizes"]
+    rows = {row["name"]: row for row in site.root.get("/frameworks").json()["frameworks"]}
+    assert {"pytorch", "tensorflow", "jax"} <= rows.keys() and "histograms" not in rows["jax"]["refused"]["gossip"]
     assert site.root.get("/nodes").json()["nodes"][0]["cpus"] > 0
     assert site.root.get("/engines").json()["engines"][0]["name"] == "local"
     about = site.root.get("/server").json()
