@@ -19,6 +19,12 @@ from shoal.adapters.hvd.sets import ProcessSet, global_process_set
 from shoal.adapters.hvd.tensorflow.compression import Compression
 
 
+def _with_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`tf.custom_gradient`, which has no types."""
+    found: Callable[..., Any] = tf.custom_gradient(function)
+    return found
+
+
 def allreduce(
     tensor: Any,
     average: bool | None = None,
@@ -70,7 +76,7 @@ def grouped(
     """Several tensors in one operation."""
     pairs = [compression.compress(tf.convert_to_tensor(one)) for one in tensors]
 
-    @tf.custom_gradient
+    @_with_gradient
     def reduced(*every: Any) -> Any:
         def grad(*grads: Any) -> Any:
             return grouped(grads, None, Compression.none, op, before, after, process_set)
@@ -92,7 +98,7 @@ def allgather(
 ) -> Any:
     """Everybody's rows, one after another; the number of rows may differ."""
 
-    @tf.custom_gradient
+    @_with_gradient
     def gathered(one: Any) -> Any:
         def grad(upstream: Any) -> Any:
             whole = grouped([upstream], None, Compression.none, AVERAGE, 1.0, 1.0, process_set)[0]
@@ -122,7 +128,7 @@ def broadcast(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    @tf.custom_gradient
+    @_with_gradient
     def spread(one: Any) -> Any:
         def grad(upstream: Any) -> Any:
             whole = grouped([upstream], None, Compression.none, AVERAGE, 1.0, 1.0, process_set)[0]
@@ -147,7 +153,7 @@ def alltoall(
         found, received = arrays.swap(array, parts, name, process_set)
         return [found, np.array(received, np.int32)]
 
-    @tf.custom_gradient
+    @_with_gradient
     def swapped(one: Any, parts: Any) -> Any:
         found, received = _run(swap, [one, parts], any_rows=True)
 
@@ -195,7 +201,7 @@ def grouped_reducescatter(
     pairs = [compression.compress(tf.convert_to_tensor(one)) for one in tensors]
     factor = prescale_factor * postscale_factor
 
-    @tf.custom_gradient
+    @_with_gradient
     def scattered(*every: Any) -> Any:
         def grad(*grads: Any) -> Any:
             share = factor * (process_set.size() or 1) if op == SUM else factor

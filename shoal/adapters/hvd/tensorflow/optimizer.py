@@ -41,7 +41,7 @@ def of_keras(optimizer: Any, reduction: Reduction, passes: int = 1, average: boo
     """An optimizer of the same class and configuration. Several backward passes are added up by Keras itself, which
     averages them; unless that is wanted, they are weighed up before."""
     kind = type(optimizer)
-    made = type(kind.__name__, (Reducing, kind), {"__module__": kind.__module__})
+    made: Any = type(kind.__name__, (Reducing, kind), {"__module__": kind.__module__})
     new = made.from_config(optimizer.get_config())
     new._reduction, new._weight = reduction, float(passes) if passes > 1 and not average else 1.0
     if passes > 1:
@@ -96,7 +96,7 @@ def _of_v1(optimizer: Any, reduction: Reduction) -> Any:
         grads = reduction([grad for grad, _ in pairs])
         return [(grad, variable) for grad, (_, variable) in zip(grads, pairs, strict=True)]
 
-    made = type(kind.__name__, (kind,), {"compute_gradients": compute_gradients})
+    made: Any = type(kind.__name__, (kind,), {"compute_gradients": compute_gradients})
     new = made.__new__(made)
     new.__dict__.update(vars(optimizer))
     return new
