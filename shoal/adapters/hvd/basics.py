@@ -14,7 +14,6 @@ from shoal.adapters.hvd.engine import Engine
 from shoal.adapters.hvd.errors import HorovodInternalError, NotStarted
 from shoal.adapters.hvd.sets import ProcessSet, global_process_set
 from shoal.adapters.hvd.topology import Topology
-from shoal.errors import ShoalError
 from shoal.train import house
 from shoal.train.errors import PeerLost
 from shoal.train.group.choose import part
@@ -73,16 +72,24 @@ def shutdown() -> None:
 
 
 def again() -> None:
-    """After workers were lost: begins anew with those that are left, in the order they had. HorovodInternalError, with
-    the name of who is missing, where they cannot agree on that."""
+    """Begins anew, after workers were lost with those that are left, in the order they had. HorovodInternalError, with
+    the names of who is missing, where they cannot agree on that."""
     global _world
     with _lock:
-        old, was = _running, _running.engines[EVERYBODY] if _running else None
-        left = None if was is None or was.lost is None else _survivors(was)
+        running, left = _running, None
+        if running is not None and (why := running.engines[EVERYBODY].lost) is not None:
+            if not isinstance(why, PeerLost):
+                raise HorovodInternalError(f"this worker cannot begin anew: {why}") from why
+            left = _survivors(running.engines[EVERYBODY], why)
         shutdown()
-        if old is not None and left is not None:
-            _world = _smaller(old.world, left)
+        if running is not None and left is not None:
+            _world = _smaller(running.world, left)
         init()
+
+
+def is_lost() -> bool:
+    """Whether nothing can be exchanged any more until `again`."""
+    return _running is not None and _running.engines[EVERYBODY].lost is not None
 
 
 def is_initialized() -> bool:
@@ -212,16 +219,17 @@ def _leave() -> None:
         _meeting.close()
 
 
-def _survivors(was: Engine) -> list[int]:
-    """The ranks that are left, as all of them agree: asked until nobody dies meanwhile."""
-    while True:
+def _survivors(was: Engine, why: PeerLost) -> list[int]:
+    """The ranks that are left, as all of them agree: asked again when another dies meanwhile, each at most once."""
+    for _ in was.ranks:
         try:
             return [int(one) for one in was.group.gather(rank())]
-        except PeerLost as lost:
-            if not set(was.group.members()) - {was.group.rank}:
-                raise HorovodInternalError(f"nobody is left to go on with: {lost}") from lost
-        except ShoalError as failed:
-            raise HorovodInternalError(f"those that are left cannot begin anew: {failed}") from failed
+        except PeerLost:
+            continue
+    raise HorovodInternalError(
+        f"those that are left cannot begin anew, since {why}; over several machines with several workers each let the "
+        "attempt fail and be tried again"
+    ) from why
 
 
 def _smaller(world: World, ranks: Sequence[int]) -> World:

@@ -97,6 +97,8 @@ def run_fn(func: Callable[..., T], reset: Callable[[], None]) -> Callable[..., T
                     state.sync()
                 return func(state, *args, **kwargs)
             except HorovodInternalError:
+                if not basics.is_lost():
+                    raise  # nobody is missing: it would only happen again
                 state.restore()
                 skip = False
             except HostsUpdatedInterrupt as changed:

@@ -162,12 +162,12 @@ class Engine:
             return news
 
     def _tell(self, news: Sequence[Ask]) -> list[list[Ask]]:
-        """Everybody's news, by place. ShoalError when somebody has left."""
+        """Everybody's news, by place. PeerLost when somebody has left: no operation can be complete without it."""
         told = self.group.gather([ask.plain() for ask in news])
         if len(told) < len(self.ranks):
             here = self.group.members()
             gone = [f"worker-{rank}" for rank, one in zip(self.ranks, self._ids, strict=True) if one not in here]
-            raise ShoalError(f"{', '.join(gone) or 'a worker'} has shut Horovod down or ended; its log says why")
+            raise PeerLost(f"{', '.join(gone) or 'a worker'} has shut Horovod down or ended; its log says why", gone)
         return [[Ask.of(plain) for plain in every] for every in told]
 
     def _do(self, ready: Sequence[Ready]) -> None:

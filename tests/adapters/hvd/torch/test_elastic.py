@@ -58,6 +58,35 @@ def test_those_that_are_left_go_on_from_the_last_commit() -> None:
     assert result.lines("worker-2", "equal") == ["equal True 2 120"]
 
 
+LEAVES = ELASTIC.replace("time.sleep(60)", "raise KeyError('a mistake on one worker')")
+
+
+def test_one_that_ends_with_an_error_is_gone_on_without_too() -> None:
+    result = run_world(LEAVES, workers=3)
+    assert result.returncodes == {"worker-0": 0, "worker-1": 1, "worker-2": 0}, result.told()
+    assert result.lines("worker-0", "reset") == ["reset 0 2"]
+    assert result.lines("worker-2", "equal") == ["equal True 2 120"]
+
+
+MISTAKE = """
+    import torch
+    import shoal.adapters.hvd.torch as hvd
+
+    hvd.init()
+
+    @hvd.elastic.run
+    def train(state):
+        hvd.allreduce(torch.ones(2 + hvd.rank()), name="x")
+
+    train(hvd.elastic.ObjectState(step=0))
+"""
+
+
+def test_a_mistake_of_the_script_is_not_tried_for_ever() -> None:
+    result = run_world(MISTAKE, workers=2)
+    assert "with shapes [(2,)]" in result.stderr["worker-0"] and result.returncodes["worker-1"] == 1
+
+
 LOST = """
     import os, time
     import torch
