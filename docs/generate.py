@@ -44,6 +44,10 @@ _TAKES = {
     "inputs": "map of name to address",
     "labels": "map of label to value",
     "outputs": "address",
+    "data": "file or address",
+    "label": "text or whole number",
+    "valid": "number, file or address",
+    "params": "map of parameter to value",
 }
 # Bounds that the model checks as a whole and that its schema cannot carry on one value.
 _WHOLE: dict[str, tuple[str, Bound]] = {

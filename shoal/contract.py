@@ -7,8 +7,8 @@ any node and a rank may run in any interpreter.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
-from typing import Any, Dict, List, Optional
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Dict, List, Optional, Sequence
 
 PROTOCOL = 1
 
@@ -28,6 +28,7 @@ OUTPUTS = "SHOAL_OUTPUTS"  # folder whose content goes to `outputs:`
 STRATEGY = "SHOAL_STRATEGY"
 SHARED = "SHOAL_SHARED"  # the attempt's shared-memory folder on this node
 PORT_PREFIX = "SHOAL_PORT_"  # SHOAL_PORT_<NAME>: a port reserved for this process
+GATE = "SHOAL_GATE"  # a port beside a framework's meeting point, open from the moment that can be reached
 SECRET = "SHOAL_SECRET"  # what peers inside the gang prove to each other
 
 # What a rank inherits from the machine; everything else is declared.
@@ -68,6 +69,7 @@ class Task:
     log_limit: int  # bytes kept per rank, head and tail
     note: Optional[str] = None  # where the server leaves its address, when this node sees the server's home
     library: str = ""  # a folder of this node that holds `shoal` for the ranks to import, and nothing else
+    cache: str = ""  # a folder of this node for what is worth keeping between jobs; empty for the user's cache folder
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -114,6 +116,32 @@ class Roster:
     def from_json(cls, text: str) -> Roster:
         raw = json.loads(text)
         return cls(raw["version"], raw["key"], [Member(**member) for member in raw["members"]])
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What the ranks run in, as the node is to find it or build it. Which fields say something depends on `kind`."""
+
+    kind: str  # preset, file, path or image
+    name: str  # as the job wrote it
+    path: str = ""  # file: in the work folder; path: of an interpreter or of a prefix
+    lines: Sequence[str] = ()  # preset: as pip reads them
+    bare: Sequence[str] = ()  # preset: installed without their dependencies
+    pythons: Sequence[str] = ()  # preset: versions that will do, such as 3.11; empty for any
+    extras: Sequence[str] = ()  # file: optional dependencies of a pyproject
+    image: str = ""
+    auth: str = ""  # image: the node's file with the registry's credentials
+    settings: Dict[str, str] = field(default_factory=dict)  # what pip is told by variables: PIP_*, proxies
+    room: int = 0  # bytes that built environments may take on the node; 0 for no bound
+
+    def to_dict(self) -> Dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, raw: Dict[str, Any]) -> Environment:
+        """Lenient: a newer server may say more than we know."""
+        known = {each.name for each in fields(cls)}
+        return cls(**{name: value for name, value in raw.items() if name in known})
 
 
 @dataclass(frozen=True)

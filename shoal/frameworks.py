@@ -21,6 +21,7 @@ Leads = Literal["none", "first", "all"]  # who of a role decides: nobody, the fi
 
 NATIVE = "native"
 WORKER, SERVER, CHIEF, EVALUATOR, SCHEDULER = "worker", "server", "chief", "evaluator", "scheduler"
+TRACKER = "tracker"
 ANY = 1_000_000  # more than any job has
 
 
@@ -37,6 +38,7 @@ class Part:
     on_lost: OnLost = "fail"  # unless the job says otherwise
     spare: bool = False  # `continue` holds even when none is left
     ours: bool = False  # a process of Shoal's own, never the user's script
+    light: bool = False  # asks for nothing unless the job says so: it only tells others of each other
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,7 @@ class Framework:
     usual: str = NATIVE  # the strategy of a job that names none
     why_not: str = ""  # why the other strategies are refused
     any_role: bool = False  # roles of the user's own run the script too
+    trains_data: bool = False  # trains from `data` without a script
 
     def pair(self, strategy: str | None) -> Pair:
         """Under that strategy, or the usual one; BadSpec says why there is none."""
@@ -124,13 +127,15 @@ def _row(
     usual: str = NATIVE,
     why_not: str = "",
     any_role: bool = False,
+    trains_data: bool = False,
 ) -> Framework:
     table = {strategy: Pair(name, strategy, words, parts) for strategy, words, parts in pairs}
     if NATIVE not in table:
         table[NATIVE] = replace(table[usual], strategy=NATIVE, says="the same: the script does its own exchange")
-    return Framework(name, says, MappingProxyType(table), usual, why_not, any_role)
+    return Framework(name, says, MappingProxyType(table), usual, why_not, any_role, trains_data)
 
 
+_TRACKER = Part(TRACKER, "tells the workers of each other", least=1, most=1, ours=True, light=True)
 _TF_SERVER = Part(SERVER, "its parameter server (ps)", least=1, ours=True)
 _MXNET = (
     _WORKER,
@@ -189,11 +194,12 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
                     (
                         "allreduce",
                         "workers add up the histograms of their rows",
-                        (_WORKER, Part("tracker", "tells the workers of each other", least=1, most=1, ours=True)),
+                        (_WORKER, _TRACKER),
                     )
                 ],
                 usual="allreduce",
                 why_not="its workers add up histograms in every round",
+                trains_data=True,
             ),
             _row(
                 "lightgbm",
@@ -201,6 +207,7 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
                 [("allreduce", "workers add up the histograms of their rows (tree_learner=data)", (_WORKER,))],
                 usual="allreduce",
                 why_not="its workers add up histograms in every round",
+                trains_data=True,
             ),
             _row(
                 "mxnet",
@@ -258,6 +265,7 @@ __all__ = [
     "ANY",
     "FRAMEWORKS",
     "NATIVE",
+    "TRACKER",
     "Framework",
     "Leads",
     "OnLost",

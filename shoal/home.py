@@ -11,7 +11,15 @@ from pathlib import Path
 from shoal._lib.ids import short_id
 
 HOME_VARIABLE = "SHOAL_HOME"
+CACHE_VARIABLE = "SHOAL_CACHE"
+ENVIRONMENTS = "environments"  # in the cache folder: virtual environments, shared between jobs
 DATABASE_VARIABLE = "SHOAL_DATABASE"  # the address of a server's database, which may hold a password
+
+
+def cache_folder() -> Path:
+    """SHOAL_CACHE, else the user's cache folder."""
+    named = os.environ.get(CACHE_VARIABLE)
+    return Path(named).expanduser().absolute() if named else Path.home() / ".cache" / "shoal"
 
 
 @dataclass(frozen=True)

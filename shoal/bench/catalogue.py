@@ -22,6 +22,8 @@ BENCHES = Catalogue(
         "ddp.comm": "shoal.bench.allreduce_train:ddp_comm",
         "ddp.compute": "shoal.bench.allreduce_train:ddp_compute",
         "drain": "shoal.bench.drain:drain",
+        "env.build": "shoal.bench.env:env_build",
+        "env.cached": "shoal.bench.env:env_cached",
         "fault.server": "shoal.bench.ps_train:fault_server",
         "fault.worker": "shoal.bench.ps_train:fault_worker",
         "fault.worker.lost": "shoal.bench.ps_train:fault_worker",

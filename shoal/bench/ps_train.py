@@ -5,16 +5,16 @@ from __future__ import annotations
 
 import json
 import subprocess
-import venv
 from pathlib import Path
 from statistics import median
 
+from shoal._lib.venvs import BuildFailed, Recipe, Venvs
 from shoal.bench import train
 from shoal.bench.figure import Figure, Target
 from shoal.bench.pairs import measure
 from shoal.bench.peer import run_script
-from shoal.client.digests import cache_folder
 from shoal.errors import StartFailed
+from shoal.home import ENVIRONMENTS, cache_folder
 
 MEGABYTES, ROUNDS, RPC_ROUNDS = 100, 25, 10
 DENSE_PAIRS = 3
@@ -23,7 +23,6 @@ TENSORFLOW = "tensorflow-cpu==2.21.0"
 TENSORFLOW_PAIRS = 3
 SLOW = 5
 STRAGGLER_PAIRS = 3
-INSTALL_LIMIT = 900.0  # seconds
 LIMIT = 400.0  # seconds for one run of a peer
 
 
@@ -85,22 +84,12 @@ def fault_server() -> list[Figure]:
 
 def tensorflow_python() -> Path:
     """The interpreter of an environment that has TensorFlow and nothing else, made on first use."""
-    folder = cache_folder() / "peers" / TENSORFLOW.replace("==", "-")
-    python = folder / "bin" / "python"
-    if not (folder / ".complete").exists():
-        venv.create(folder, with_pip=True, clear=True)
-        done = subprocess.run(
-            [str(python), "-m", "pip", "install", "--quiet", TENSORFLOW],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=INSTALL_LIMIT,
-            check=False,
-        )
-        if done.returncode:
-            raise StartFailed(f"{TENSORFLOW} could not be installed into {folder}:\n{done.stderr[-2000:]}")
-        (folder / ".complete").touch()
-    return python
+    recipe = Recipe(TENSORFLOW, lines=(TENSORFLOW,), pythons=("3.10", "3.11", "3.12", "3.13"))
+    try:
+        # Held until this process ends.
+        return Path(Venvs(cache_folder() / ENVIRONMENTS).use(recipe, lambda line: None).python)
+    except BuildFailed as failed:
+        raise StartFailed(f"{TENSORFLOW} could not be installed: {failed}") from failed
 
 
 def tensorflow(python: Path, shape: list[str]) -> float:

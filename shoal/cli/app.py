@@ -34,6 +34,7 @@ COMMANDS = {
     "get": "shoal.cli.data",
     "data": "shoal.cli.data",
     "frameworks": "shoal.cli.frameworks",
+    "env": "shoal.cli.env",
     "nodes": "shoal.cli.nodes",
     "engine": "shoal.cli.nodes",
     "user": "shoal.cli.people",

@@ -7,6 +7,7 @@ message. Flags override the file; maps and tags are added to.
 from __future__ import annotations
 
 import inspect
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -93,6 +94,10 @@ FLAGS = (
     Flag("script", ("--script",), "FILE", WHAT),
     Flag("command", ("--command",), "TEXT", WHAT, read=_words),
     Flag("args", ("--args",), "TEXT", WHAT, read=_words),
+    Flag("data", ("--data",), "FILE|ADDRESS", WHAT),
+    Flag("label", ("--label",), "COLUMN", WHAT, many=True),
+    Flag("valid", ("--valid",), "SHARE|FILE", WHAT, read=_number),
+    Flag("params", ("--params",), "NAME=VALUE,…", WHAT, many=True),
     Flag("strategy", ("--strategy",), "NAME", WHAT),
     Flag("workers", ("--workers", "-w"), "COUNT", HOW_MANY),
     Flag("servers", ("--servers",), "COUNT", HOW_MANY),
@@ -103,7 +108,7 @@ FLAGS = (
     Flag("resources.gpu_type", ("--gpu-type",), "NAME", ASKS),
     Flag("resources.cpu_quota", ("--cpu-quota/--no-cpu-quota",), "", ASKS, switch=True),
     Flag("size", ("--size",), "NAME", ASKS),
-    Flag("labels", ("--label",), "NAME=VALUE", ASKS, many=True, pairs=True),
+    Flag("labels", ("--node-label",), "NAME=VALUE", ASKS, many=True, pairs=True),
     Flag("engine", ("--engine",), "NAME", ASKS),
     Flag("environment", ("--environment",), "NAME|PATH", NEEDS),
     Flag("env", ("--env", "-e"), "NAME=VALUE", NEEDS, many=True, pairs=True),
@@ -206,6 +211,10 @@ def override(job: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]
 def _lay(raw: dict[str, Any], flag: Flag, given: Any) -> None:
     if flag.key == "roles":
         raw["roles"] = _roles(_map(raw.get("roles")), given)
+    elif flag.key == "params":
+        raw["params"] = {**_map(raw.get("params")), **dict(_param(part) for text in given for part in _parts(text))}
+    elif flag.key == "label":
+        _lay_label(raw, given)
     elif flag.pairs:
         raw[flag.key] = {**_map(raw.get(flag.key)), **dict(_pair(flag, item) for item in given)}
     elif flag.many:
@@ -216,6 +225,37 @@ def _lay(raw: dict[str, Any], flag: Flag, given: Any) -> None:
         raw["resources"] = {**_map(raw.get("resources")), flag.key[10:]: value}
     else:
         raw[flag.key] = given if flag.switch else flag.read(given)
+
+
+def _lay_label(raw: dict[str, Any], given: Sequence[str]) -> None:
+    """A column; NAME=VALUE is a label of nodes, which the flag was for at first."""
+    columns = [text for text in given if "=" not in text]
+    if len(columns) > 1:
+        raise BadSpec(f"--label: two columns, {columns[0]} and {columns[1]}; give one of them")
+    if columns:
+        raw["label"] = _number(columns[0])
+    nodes = dict(text.split("=", 1) for text in given if "=" in text)
+    if nodes:
+        raw["labels"] = {**_map(raw.get("labels")), **nodes}
+
+
+def _parts(text: str) -> list[str]:
+    """`a=1,b=[2,3]` cut at the commas that stand in no bracket."""
+    return [part for part in re.findall(r"(?:\[[^\]]*\]|\([^)]*\)|[^,\[(])+", text) if part.strip()]
+
+
+def _param(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise BadSpec(f"--params: {text!r} has no '='; write NAME=VALUE,NAME=VALUE, such as max_depth=4,eta=0.1")
+    return name.strip(), _plain(value.strip())
+
+
+def _plain(text: str) -> Any:
+    """The value a job file would hold: a number, true or false, a list in brackets, or text."""
+    if text.startswith("[") and text.endswith("]"):
+        return [_plain(part.strip().strip("'\"")) for part in text[1:-1].split(",") if part.strip()]
+    return {"true": True, "false": False}.get(text.lower(), _number(text))
 
 
 def _map(value: Any) -> dict[str, Any]:

@@ -43,6 +43,7 @@ def run(
     shoal run train.py -w 4 --cpu 1 --memory 2GiB -- --epochs 5
     shoal run --workers 2 -- python -c 'print("hello")'
     shoal run job.yaml --name tuesday
+    shoal run --framework xgboost --data rows.csv --label y --valid 0.2 --params max_depth=4,eta=0.1 -w 2
     """
     from shoal.cli.follow import follow_to_end
 

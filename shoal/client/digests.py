@@ -12,19 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from shoal._lib.clock import now
-from shoal.home import write_private
+from shoal.home import cache_folder, write_private
 
-CACHE_VARIABLE = "SHOAL_CACHE"
 _FORM = 1
 
 # A file changed this recently may change again within one tick of the file system's clock, with nothing to show for it.
 SETTLED_SECONDS = 2.0
-
-
-def cache_folder() -> Path:
-    """SHOAL_CACHE, else the user's cache folder."""
-    named = os.environ.get(CACHE_VARIABLE)
-    return Path(named).expanduser().absolute() if named else Path.home() / ".cache" / "shoal"
 
 
 class Digests:

@@ -6,14 +6,16 @@ import os
 import secrets
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shoal import environments
 from shoal.catalogue import nearest
 from shoal.client.connect import note_of
 from shoal.client.http import Api
-from shoal.client.upload import Progress, upload
+from shoal.client.rows import locate_rows
+from shoal.client.upload import Progress, upload, upload_files
 from shoal.errors import BadSpec
 from shoal.home import Home
 from shoal.job.fields import Resources
@@ -37,9 +39,12 @@ class Draft:
     folder: Path | None = None  # what to upload, or where to run in place
     manifest: str | None = None  # code that the server already has
     in_place: str | None = None
+    files: Mapping[str, Path] = field(default_factory=dict)  # what to upload without its folder
 
     def send(self, api: Api, progress: Progress | None = None) -> dict[str, Any]:
-        """Uploads the folder, then submits; the job as the server describes it."""
+        """Uploads the folder or the files, then submits; the job as the server describes it."""
+        if self.files and self.in_place is None:
+            return replace(self, manifest=upload_files(api, self.files, progress)).post(api)
         if self.folder is None or self.in_place is not None:
             return self.post(api)
         return replace(self, manifest=upload(api, self.folder, progress)).post(api)
@@ -72,9 +77,13 @@ def draft(source: Source, *, folder: str | Path | None = None, base: str | Path 
     if spec.script is not None:
         root, script = _locate(spec.script, root, start)
         spec = spec.model_copy(update={"script": script})
+    located, files = locate_rows(spec, root, start)
+    spec = spec.model_copy(update=located)
+    root = (root or start) if spec.in_place else root
+    if spec.environment is not None and environments.is_file(spec.environment):
+        spec = spec.model_copy(update={"environment": _locate_file(spec.environment, root, start)})
     if not spec.in_place:
-        return Draft(spec, root)
-    root = root or start
+        return Draft(spec, root, files={} if root else files)
     return Draft(spec, root, in_place=str(root))
 
 
@@ -157,6 +166,22 @@ def _locate(script: str, folder: Path | None, base: Path) -> tuple[Path, str]:
         message = f"script: {found} is not in the folder {folder}; give a folder that holds it, or leave folder out"
         raise BadSpec(message, [_problem("script", script, "is not in the folder")])
     return folder, found.relative_to(folder).as_posix()
+
+
+def _locate_file(environment: str, folder: Path | None, base: Path) -> str:
+    """A requirements file by its path in the folder that is sent; it may have been named from where one stands."""
+    path = environments.read(environment).path
+    if folder is None:
+        message = f"environment: {path} is a file, and nothing is sent along; give the folder that holds it"
+        raise BadSpec(message, [_problem("environment", environment, "is in no folder that is sent")])
+    if (folder / path).is_file():
+        return environment
+    found = (base / path).resolve()
+    if found.is_file() and found.is_relative_to(folder):
+        return found.relative_to(folder).as_posix() + environment[len(path) :]
+    what = f"{found} is not in the folder that is sent" if found.is_file() else f"there is no {path}"
+    message = f"environment: {what} (looked in {folder}); give a folder that holds it, or copy it there"
+    raise BadSpec(message, [_problem("environment", environment, "is not in the folder")])
 
 
 def _check_script(found: Path, script: str) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import KW_ONLY, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -124,16 +124,33 @@ class TensorFlowJob(_Gpus, _ScriptJob):
         return {**said, "roles": wanted} if wanted else said
 
 
+@dataclass(frozen=True)
+class _RowsJob(Kind):
+    """A script, or training without one from the rows of a file."""
+
+    script: str | Path | None = None
+    args: Sequence[str] | None = None
+    _: KW_ONLY
+    data: str | Path | None = None
+    label: str | int | None = None
+    valid: float | str | Path | None = None
+    params: Mapping[str, Any] | None = None
+
+    def keys(self) -> dict[str, Any]:
+        said = super().keys()
+        return {name: str(value) if isinstance(value, Path) else value for name, value in said.items()}
+
+
 @dataclass(frozen=True, kw_only=True)
-class XGBoostJob(_Gpus, _ScriptJob):
-    """An XGBoost script; its workers find each other through the tracker."""
+class XGBoostJob(_Gpus, _RowsJob):
+    """An XGBoost script whose workers find each other through the tracker, or without one training from `data`."""
 
     framework: ClassVar[str] = "xgboost"
 
 
 @dataclass(frozen=True, kw_only=True)
-class LightGBMJob(_ScriptJob):
-    """A LightGBM script; its workers find each other by a list of machines."""
+class LightGBMJob(_RowsJob):
+    """A LightGBM script whose workers find each other by a list of machines, or without one training from `data`."""
 
     framework: ClassVar[str] = "lightgbm"
 

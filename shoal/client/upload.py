@@ -6,7 +6,7 @@ A broken upload is resumed by uploading again: chunks that arrived are no longer
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -95,13 +95,31 @@ def pack_file(file: Path, name: str) -> Packed:
     return packed
 
 
+def pack_files(files: Mapping[str, Path]) -> Packed:
+    """Some files, each under a name of its own, and nothing of the folders they lie in."""
+    packed = Packed()
+    for name, file in files.items():
+        one = pack_file(file, name)
+        packed.entries.extend(one.entries)
+        packed.pieces.update(one.pieces)
+    return packed
+
+
 def upload(api: Api, folder: str | Path, progress: Progress | None = None) -> str:
     """Sends what the server lacks of the folder; the id of its manifest."""
+    return _manifest(api, lambda: pack(folder), progress)
 
+
+def upload_files(api: Api, files: Mapping[str, Path], progress: Progress | None = None) -> str:
+    """Sends what the server lacks of the files; the id of the manifest that names them."""
+    return _manifest(api, lambda: pack_files(files), progress)
+
+
+def _manifest(api: Api, packing: Callable[[], Packed], progress: Progress | None) -> str:
     def finish(packed: Packed) -> str:
         return str(api.request("POST", "/manifests", json={"entries": packed.entries}, again=True)["id"])
 
-    return send(api, lambda: pack(folder), finish, progress)
+    return send(api, packing, finish, progress)
 
 
 def send(api: Api, packing: Callable[[], Packed], finish: Callable[[Packed], T], progress: Progress | None) -> T:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
 from shoal.job.life import JobRecord
+from shoal.job.states import State
 from shoal.store import RankRow, Store
 
 
@@ -14,6 +16,7 @@ def describe_job(store: Store, record: JobRecord) -> dict[str, Any]:
     ranks = store.ranks(record.key) if record.attempt else ()
     return {
         **describe_record(record),
+        "message": record.message or waits_for(record, ranks),
         "spec": record.spec.model_dump(mode="json", exclude_defaults=True),
         "manifest": record.manifest,
         "in_place": record.in_place,
@@ -48,6 +51,13 @@ def describe_record(record: JobRecord) -> dict[str, Any]:
         "started_at": record.started_at,
         "ended_at": record.ended_at,
     }
+
+
+def waits_for(record: JobRecord, ranks: Iterable[RankRow]) -> str:
+    """What ranks of a running job wait for before they start, such as an environment that is being built."""
+    if record.state is not State.RUNNING:
+        return ""
+    return "; ".join(dict.fromkeys(rank.message for rank in ranks if rank.state == "waiting" and rank.message))
 
 
 def describe_rank(rank: RankRow) -> dict[str, Any]:

@@ -7,10 +7,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from shoal import environments
 from shoal._lib import clock
 from shoal._lib.ids import short_id
 from shoal.control import goods
-from shoal.control.describe import describe_job
+from shoal.control.describe import describe_job, waits_for
 from shoal.control.parts import Parts, wake_queue
 from shoal.control.people import User
 from shoal.errors import BadSpec, Conflict, NotAllowed
@@ -64,6 +65,7 @@ class Desk:
         if in_place is not None:
             self._check_folder(in_place, spec.engine)
         self._check_script(spec.script, owner, manifest, in_place)
+        self._check_environment(spec.environment, owner, manifest, in_place)
         goods.check_addresses(self._parts, spec, owner)
         record = JobRecord(
             id=short_id(),
@@ -109,11 +111,13 @@ class Desk:
     def why(self, user: User, ref: str) -> dict[str, Any]:
         """Why the job is where it is: for a waiting one the rule that holds it back, from the scheduler's own code."""
         record = self.find(user, ref)
+        ranks = self._store.ranks(record.key) if record.state is State.RUNNING else ()
+        said = record.message or waits_for(record, ranks)
         answer: dict[str, Any] = {
             "id": record.id,
             "state": record.state.value,
             "rule": record.reason.code,
-            "message": record.message or f"it {'has' if record.state is State.SUCCEEDED else 'is'} {record.state}",
+            "message": said or f"it {'has' if record.state is State.SUCCEEDED else 'is'} {record.state}",
             "advice": record.reason.advice,
             "position": None,
             "before": [],
@@ -180,6 +184,21 @@ class Desk:
                 raise BadSpec(f"script: {script!r} is not a file in {in_place}")
         elif script is not None and not Path(script).is_absolute():
             raise BadSpec("script: nothing was uploaded; send the script's folder as a manifest, or use in_place")
+
+    def _check_environment(
+        self, environment: str | None, owner: str, manifest: str | None, in_place: str | None
+    ) -> None:
+        """A requirements file that is not there is said before the job is stored, not by a node that cannot build."""
+        if environment is None or not environments.is_file(environment):
+            return
+        path = environments.read(environment).path
+        if manifest is not None:
+            found = any(entry.path == path for entry in goods.load_manifest(self._parts, owner, manifest).entries)
+        else:
+            found = in_place is not None and (Path(in_place) / path).is_file()
+        if not found:
+            where = f"in {in_place}" if in_place else "in the uploaded folder" if manifest else "here: nothing was sent"
+            raise BadSpec(f"environment: there is no file {path!r} {where}; send the folder that holds it")
 
     def _why_queued(self, record: JobRecord) -> dict[str, Any]:
         now = clock.now()

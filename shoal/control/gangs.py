@@ -24,7 +24,7 @@ from shoal.control import goods
 from shoal.control.known import Known
 from shoal.control.log_batch import read_batch
 from shoal.control.parts import BEAT_SECONDS, Parts, wake_queue
-from shoal.control.seating import launcher_of, roster_of
+from shoal.control.seating import environment_of, launcher_of, roster_of
 from shoal.errors import BadSpec, DiskFull, GangOver, NotFound, NotSignedIn, OffsetGap, ShoalError, StoreError
 from shoal.job.gang import RankEnd, RankLife, Verdict, aborted_after_end, can_spare, judge
 from shoal.job.life import Finished, Gone, JobRecord, Joined
@@ -133,7 +133,8 @@ class Gangs:
             "processes": processes,
             "roster": roster.version,
             "code": record.manifest is not None,
-            "inputs": list(record.spec.inputs),
+            "environment": environment_of(self._parts, record.spec),
+            "inputs": list(record.spec.brought),
             "grace": record.spec.grace,
         }
 
@@ -154,9 +155,10 @@ class Gangs:
         self.seen(key, node)
         with known.lock:
             if self._store.rank_events(key, node, events, clock.now()):
+                self._note_waits(known, events)
                 self._ring_job(known)
             # Judged also when told again: a server may have died between taking the event down and judging it.
-            if any(event["event"] != "started" for event in events):
+            if any(event["event"] not in ("started", "preparing") for event in events):
                 self._judge(known)
         acked = max((int(event["n"]) for event in events), default=0)
         return {"acked": acked, "directives": self.directives(key, node, int(body.get("seen", 0)))}
@@ -364,6 +366,11 @@ class Gangs:
 
     def _note(self, known: Known, kind: str, message: str) -> None:
         self._store.add_event(known.record.id, kind, Reason.RUNNING.code, message, {}, clock.now())
+
+    def _note_waits(self, known: Known, events: list[dict[str, Any]]) -> None:
+        """What ranks wait for before they start goes into the job's history, once and not for every rank."""
+        for message in dict.fromkeys(str(one["message"]) for one in events if one["event"] == "preparing"):
+            self._note(known, "preparing", message)
 
     def _put_outputs_away(self, record: JobRecord) -> None:
         try:

@@ -34,9 +34,9 @@ def load_manifest(parts: Parts, owner: str, manifest: str) -> Manifest:
 
 def input_of(parts: Parts, record: JobRecord, name: str) -> Iterator[bytes]:
     """One input as a tar stream whose paths are relative to the input's folder."""
-    address = record.spec.inputs.get(name)
+    address = record.spec.brought.get(name)
     if address is None:
-        raise NotFound(f"the job has no input {name!r}; it has: {', '.join(record.spec.inputs) or 'none'}")
+        raise NotFound(f"the job has no input {name!r}; it has: {', '.join(record.spec.brought) or 'none'}")
     scheme, _, rest = address.partition("://")
     place, _, path = rest.partition("/")
     if scheme == "job":
@@ -48,7 +48,7 @@ def input_of(parts: Parts, record: JobRecord, name: str) -> Iterator[bytes]:
 
 def check_addresses(parts: Parts, spec: JobSpec, owner: str) -> None:
     """BadSpec for an input or output that names a foreign pool or job, or an input that holds nothing."""
-    for name, address in spec.inputs.items():
+    for name, address in spec.brought.items():
         scheme, _, rest = address.partition("://")
         place, _, path = rest.partition("/")
         try:

@@ -30,6 +30,7 @@ class Parts:
     default_engine: str
     url: str
     fingerprint: str | None = None
+    environments_room: int = 0  # bytes that built environments may take on each node; 0 for the builder's own bound
     served: Served = field(default_factory=Served)
     bell: Bell = field(default_factory=Bell)
 

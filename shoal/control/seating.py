@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
 
+from shoal import environments
 from shoal.contract import Member, Roster, Seat, Task, gang_secret
 from shoal.control.parts import Parts
 from shoal.errors import StartFailed
 from shoal.job.life import JobRecord
 from shoal.job.nodes import Placement
+from shoal.job.spec import JobSpec
 from shoal.launch import LAUNCHERS
 from shoal.launch.api import Launcher
 from shoal.store import Attempt, RankRow, Shepherd
@@ -67,6 +71,15 @@ def tasks_of(parts: Parts, record: JobRecord, placement: Placement) -> tuple[Tas
         )
         for node in sorted(seats)
     )
+
+
+def environment_of(parts: Parts, spec: JobSpec) -> dict[str, Any] | None:
+    """What the node is told of the job's environment; None for one that names none."""
+    if spec.environment is None:
+        return None
+    settings = {name: value for name, value in spec.env.items() if name.startswith("PIP_")}
+    found = replace(environments.read(spec.environment), settings=settings, room=parts.environments_room)
+    return found.to_dict()
 
 
 def roster_of(attempt: Attempt, ranks: Iterable[RankRow], shepherds: Iterable[Shepherd]) -> Roster:

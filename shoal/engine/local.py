@@ -26,7 +26,7 @@ from shoal.engine.api import Can, Gang, Liveness, Sight
 from shoal.engine.folder import GangFolder, Lock
 from shoal.engine.nodes import NAME, present
 from shoal.errors import StartFailed
-from shoal.home import Home
+from shoal.home import Home, cache_folder
 from shoal.job.nodes import Node
 
 DOUBT = 1.0  # seconds a free lock may belong to a shepherd that an earlier server started and that is about to take it
@@ -73,7 +73,7 @@ class LocalEngine:
         self._nodes = present(nodes, cpus=cpus, memory=memory, gpus=gpus, shares=shares, labels=labels)
         self._home = home
         self._identity = home.identity()
-        self._environment = {name: os.environ[name] for name in contract.INHERITED if name in os.environ}
+        self._environment = {name: value for name, value in os.environ.items() if _is_inherited(name)}
         self._lock = threading.Lock()  # around starting, and around the tables below
         self._children: dict[Spot, _Child] = {}
         self._drains: dict[Spot, subprocess.Popen[bytes]] = {}
@@ -157,7 +157,7 @@ class LocalEngine:
         spot = (folder.key, task.node)
         if spot in self._children or folder.lock(task.node) != "absent":
             return
-        file = folder.write_task(replace(task, library=str(self._library())))
+        file = folder.write_task(replace(task, library=str(self._library()), cache=str(cache_folder())))
         started = self._spawn(folder, task.node, [str(file)], {contract.GANG: folder.key})
         self._children[spot] = _Child(started, time.monotonic())
 
@@ -300,6 +300,12 @@ class LocalEngine:
         with self._lock:
             for child in [*(child.process for child in self._children.values()), *self._drains.values()]:
                 child.poll()
+
+
+def _is_inherited(name: str) -> bool:
+    """What a shepherd has of the server's environment: what its ranks will, and what building environments needs."""
+    building = name.startswith("PIP_") or name.lower() in ("http_proxy", "https_proxy", "no_proxy", "ssl_cert_file")
+    return name in contract.INHERITED or building
 
 
 def _names(handle: str) -> list[str]:

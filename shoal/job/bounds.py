@@ -43,3 +43,6 @@ ENVIRONMENT_SIZE = Bound(0, 500, "the system limits the size of the environment"
 TAGS = Bound(0, 50, "more tags than that find nothing any more")
 ROLES = Bound(1, 16, "more kinds of process than that is another job")
 INPUTS = Bound(0, 100, "each input is a folder to be brought to every node")
+PATH_LENGTH = Bound(1, 4_096, "the system knows no longer paths")
+VALID = Bound(0.001, 0.9, "a share of the rows: less says nothing, more leaves too little to train on")
+PARAMS = Bound(0, 500, "no trainer has more parameters")

@@ -13,7 +13,9 @@ _CRASH_SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 11: "SIGS
 _SIGABRT = 6
 _EXIT_ABORT = "terminate called without an active exception"
 _PORT_MARKS = ("EADDRINUSE", "Address already in use", "address already in use")
+_UNREADY = {"input": Reason.INPUT_MISSING, "environment": Reason.ENVIRONMENT_FAILED}  # how a shepherd's words begin
 _DISK_MARKS = ("No space left on device", "ENOSPC")
+_TAKES_ALONG = (Reason.KILLED, Reason.OUT_OF_MEMORY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ def judge(roles: Iterable[Role], ranks: Iterable[RankLife]) -> Verdict:
     """Judges the gang as it stands; calling it again with the same ranks gives the same verdict."""
     by_name = {role.name: role for role in roles}
     all_ranks = list(ranks)
-    restart, drop = [], []
+    restart, drop, fatal = [], [], []
     for rank in all_ranks:
         if rank.state != "ended" or rank.end is None or rank.end.clean:
             continue
@@ -81,11 +83,23 @@ def judge(roles: Iterable[Role], ranks: Iterable[RankLife]) -> Verdict:
         elif role.on_lost == "continue" and _enough_without(role, all_ranks):
             drop.append(rank.name)
         else:
-            reason, message = explain(rank)
-            return Verdict(failed=reason, message=message, exit_code=_code(rank.end, reason), blamed=(rank.name,))
+            fatal.append(rank)
+    if fatal:
+        return _failed(_first_cause(fatal))
     if restart or drop:
         return Verdict(restart=tuple(restart), drop=tuple(drop))
     return Verdict(done=_all_led(by_name, all_ranks), exit_code=0)
+
+
+def _first_cause(fatal: list[RankLife]) -> RankLife:
+    """Who is to blame when several ends became known at once: one that was killed has taken along who waited for it."""
+    return next((rank for rank in fatal if rank.end and explain(rank)[0] in _TAKES_ALONG), fatal[0])
+
+
+def _failed(rank: RankLife) -> Verdict:
+    assert rank.end is not None
+    reason, message = explain(rank)
+    return Verdict(failed=reason, message=message, exit_code=_code(rank.end, reason), blamed=(rank.name,))
 
 
 def _code(end: RankEnd, reason: Reason) -> int:
@@ -129,7 +143,7 @@ def explain(rank: RankLife) -> tuple[Reason, str]:
     who = f"{rank.name} on {rank.node}"
     last = _last_line(end.tail)
     if end.failed_start:
-        reason = Reason.INPUT_MISSING if end.message.startswith("input") else Reason.COMMAND_MISSING
+        reason = next((why for word, why in _UNREADY.items() if end.message.startswith(word)), Reason.COMMAND_MISSING)
         if any(mark in end.message for mark in _DISK_MARKS):
             reason = Reason.DISK_FULL
         return reason, f"{who} could not be started: {end.message}"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import PurePosixPath
 from typing import Any
 
+from shoal import environments
 from shoal.catalogue import nearest
 from shoal.errors import NotServed, UnknownName
 from shoal.job.fields import Resources
@@ -73,7 +73,7 @@ def make_plan(spec: JobSpec, served: Served) -> Plan:
     spec = apply_size(spec, served.sizes)
     roles = spec.expand()
     slots = tuple(slot for role in roles for slot in _slots(role))
-    return Plan(spec, roles, slots, tuple(_notes(roles)))
+    return Plan(spec, roles, slots, (*_notes(roles), *_kept(spec)))
 
 
 def apply_size(spec: JobSpec, sizes: Mapping[str, Resources]) -> JobSpec:
@@ -94,13 +94,7 @@ def refuse_unserved(spec: JobSpec, served: Served) -> None:
         )
     if spec.engine is not None and spec.engine not in served.engines:
         raise NotServed(f"engine: {spec.engine!r} is not served yet; served: {', '.join(served.engines)}", key="engine")
-    if spec.environment is not None and not PurePosixPath(spec.environment).is_absolute():
-        raise NotServed(
-            f"environment: presets such as {spec.environment!r} are not served yet; give the path of an interpreter, "
-            "such as /usr/bin/python3, or leave the key out",
-            key="environment",
-        )
-    for name, address in spec.inputs.items():
+    for name, address in spec.brought.items():
         if address.startswith("dataset://"):
             raise NotServed(
                 f"inputs.{name}: datasets are not served yet ({address}); use pool://me/FOLDER", key="inputs"
@@ -121,3 +115,9 @@ def _notes(roles: Iterable[Role]) -> Iterable[str]:
             yield f"{role.name}: cpu is not set, so its processes share the node's cores with other jobs"
         if role.low != role.high:
             yield f"{role.name}: starts with as many as fit, at least {role.low} and at most {role.high}"
+
+
+def _kept(spec: JobSpec) -> Iterable[str]:
+    preset = environments.PRESETS.get(spec.environment or "")
+    if preset is not None:
+        yield f"environment: {preset.name} is kept until {preset.until}; {preset.about}"

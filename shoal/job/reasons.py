@@ -50,6 +50,11 @@ class Reason(Enum):
         Fault.USER,
         "An input could not be brought to the node: check 'inputs:' with 'shoal data ls'.",
     )
+    ENVIRONMENT_FAILED = (
+        "environment_failed",
+        Fault.USER,
+        "What it runs in could not be built: mend the requirements; 'shoal logs JOB' has all that pip said.",
+    )
     KILLED = (
         "killed",
         Fault.INFRASTRUCTURE,

@@ -8,11 +8,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, StrictBool, ValidationError, ValidationInfo, model_validator
 
+from shoal import environments
 from shoal import strategy as strategies
 from shoal.catalogue import nearest
 from shoal.errors import BadSpec
 from shoal.frameworks import FRAMEWORKS, NATIVE, Framework, OnLost, Pair, framework, leads_by_name
-from shoal.job import bounds
+from shoal.job import bounds, rows
 from shoal.job.fields import (
     Arguments,
     Duration,
@@ -80,6 +81,15 @@ def _strategy(value: Any, info: ValidationInfo) -> Any:
     return value
 
 
+def _runs_in(value: Any, info: ValidationInfo) -> Any:
+    if isinstance(value, str) and not is_stored(info):
+        try:
+            environments.read(value)
+        except BadSpec as wrong:
+            raise ValueError(wrong.message) from None
+    return value
+
+
 FrameworkName = Annotated[
     Text, BeforeValidator(_framework), Field(json_schema_extra={"enum": list(FRAMEWORKS)}, max_length=64)
 ]
@@ -102,6 +112,12 @@ class JobSpec(Frozen):
     script: Text | None = Field(None, description="the Python script, relative to the uploaded folder", max_length=4096)
     command: Arguments | None = Field(None, description="any program with its arguments, instead of a script")
     args: Arguments = Field((), description="arguments of the script")
+    data: rows.Data | None = Field(
+        None, description="the file to train from without a script, or its address (xgboost, lightgbm)"
+    )
+    label: rows.Label | None = Field(None, description="the column of data to predict: its name, or its number from 0")
+    valid: rows.Valid | None = Field(None, description="a share of data to evaluate on, or another file")
+    params: rows.Params = Field(default_factory=dict, description="parameters of the training from data")
     strategy: Annotated[Text, BeforeValidator(_strategy)] | None = Field(
         None, description="how replicas agree: name[:key=value[,key=value]]", max_length=500
     )
@@ -112,7 +128,11 @@ class JobSpec(Frozen):
     )
     resources: Resources = Field(default_factory=Resources, description="what each process asks for")
     size: Name | None = Field(None, description="a named size set by the administrator, instead of resources")
-    environment: Text | None = Field(None, description="a preset, or the path of an interpreter", max_length=4096)
+    environment: Annotated[Text, BeforeValidator(_runs_in)] | None = Field(
+        None,
+        description="what it runs in: a preset, requirements.txt, pyproject.toml, an interpreter or prefix, image://…",
+        max_length=4096,
+    )
     env: Environment = Field(default_factory=dict, description="environment variables of every process")
     inputs: Inputs = Field(default_factory=dict, description="name: address; each appears as a folder in the job")
     outputs: Address | None = Field(None, description="where the outputs folder goes when the job ends")
@@ -141,7 +161,7 @@ class JobSpec(Frozen):
         own_commands = self.roles and all(role.command for role in self.roles.values())
         if self.script and self.command:
             raise ValueError("script and command contradict each other: give one of them")
-        if not self.script and not self.command and not own_commands:
+        if not self.script and not self.command and not self.data and not own_commands:
             raise ValueError("nothing to run: give a script, a command, or a command for each role")
         if self.args and self.command:
             raise ValueError("args belong to a script; put the arguments of a command into command itself")
@@ -150,6 +170,7 @@ class JobSpec(Frozen):
                 raise ValueError(f"{short} and roles.{role} contradict each other: give one of them")
         if len(self.roles) > bounds.ROLES.high:
             raise ValueError(f"roles has {len(self.roles)} entries, at most {bounds.ROLES.high:g}: {bounds.ROLES.why}")
+        rows.check(self.row, self._said(), self.inputs)
         self._check_pair()
         if not any(role.low for role in self.expand()):
             raise ValueError("roles start no process: give at least one of them a count of 1 or more")
@@ -158,6 +179,10 @@ class JobSpec(Frozen):
         if self.estimate and self.max_duration and self.estimate > self.max_duration:
             raise ValueError("estimate is longer than max_duration: it would be stopped before it can be done")
         return self
+
+    def _said(self) -> dict[str, Any]:
+        """The keys that are not left out."""
+        return {name: value for name in type(self).model_fields if (value := getattr(self, name)) not in (None, (), {})}
 
     def _check_pair(self) -> None:
         """The strategy is one of the framework's, its roles are there, and no others."""
@@ -229,9 +254,15 @@ class JobSpec(Frozen):
         """The name shown in lists."""
         if self.name:
             return self.name
-        source = self.script or (self.command or ("job",))[0]
+        source = self.script or self.data or (self.command or ("job",))[0]
         plain = re.sub(r"[^A-Za-z0-9._-]+", "-", PurePosixPath(source).stem).strip("-._")
         return plain[: int(bounds.NAME_LENGTH.high)] or "job"
+
+    @property
+    def brought(self) -> dict[str, str]:
+        """All that is brought into the job: its inputs, and data that is given by its address."""
+        told = {key: getattr(self, key) for key in rows.INPUTS}
+        return {**self.inputs, **{key: value for key, value in told.items() if rows.is_address(value)}}
 
     @property
     def weight(self) -> int:
@@ -263,7 +294,7 @@ class JobSpec(Frozen):
             name=name,
             low=role.count.low,
             high=role.count.high,
-            resources=role.resources or self.resources,
+            resources=role.resources or (Resources() if part and part.light else self.resources),
             command=role.command,
             env={**self.env, **role.env},
             on_lost=role.on_lost or on_lost,

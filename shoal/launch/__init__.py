@@ -14,6 +14,8 @@ LAUNCHERS = Catalogue(
         "mxnet": "shoal.launch.mxnet:MXNet",
         "paddle": "shoal.launch.paddle:Paddle",
         "jax": "shoal.launch.jax:Jax",
+        "xgboost": "shoal.launch.xgboost:XGBoost",
+        "lightgbm": "shoal.launch.lightgbm:LightGBM",
         "command": "shoal.launch.command:Command",
     },
 )

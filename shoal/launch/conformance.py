@@ -80,8 +80,10 @@ class LauncherContract:
         for process in render(launcher, spec).values():
             role = next(role for role in spec.expand() if role.name == process.env[contract.ROLE])
             count = launcher.processes_per_slot(role)
-            assert process.memory is not None and process.memory * count <= 1 << 30
-            assert process.cpu is not None and process.cpu * count <= 2
+            asked = role.resources
+            assert (process.memory is None) == (asked.memory is None)
+            assert (process.memory or 0) * count <= (asked.memory or 0) <= 1 << 30
+            assert (process.cpu or 0.0) * count <= (asked.cpu or 0.0) <= 2
 
 
 def render(

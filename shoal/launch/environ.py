@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 
-from shoal import contract
+from shoal import contract, environments
 from shoal.contract import Member, Process, Roster
 from shoal.errors import BadSpec
 from shoal.job.roles import Role
@@ -78,8 +78,11 @@ def argv(
 
 
 def python(spec: JobSpec, place: Place) -> str:
-    """The interpreter of the job's processes."""
-    return spec.environment or place.python
+    """The interpreter: the submitter's where no environment is named, a path as it was written, else a placeholder for
+    what the node finds or builds."""
+    if spec.environment is None:
+        return place.python
+    return spec.environment if spec.environment.startswith("/") else environments.PYTHON
 
 
 def filled(
@@ -141,10 +144,11 @@ def facts(spec: JobSpec, roster: Roster, member: Member, place: Place, gpus: Seq
     return told
 
 
-def library(role: Role) -> dict[str, str]:
-    """Lets any interpreter find `shoal`, and nothing else of ours, before the user's own paths."""
+def library(role: Role, *before: str) -> dict[str, str]:
+    """Lets any interpreter find `shoal`, and nothing else of ours, before the user's own paths. Folders in `before`
+    come first: below the library, they hold what a framework's jobs find there and no others."""
     own = role.env.get("PYTHONPATH")
-    return {"PYTHONPATH": f"{LIBRARY_PATH}:{own}" if own else LIBRARY_PATH}
+    return {"PYTHONPATH": ":".join([*before, LIBRARY_PATH, *([own] if own else [])])}
 
 
 def port_variable(name: str) -> str:

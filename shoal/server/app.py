@@ -8,7 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from shoal.errors import ShoalError
-from shoal.server import chunks, cluster, jobs, logs, people, pools, problems, shapes, webhooks
+from shoal.server import chunks, cluster, environments, jobs, logs, people, pools, problems, shapes, webhooks
 from shoal.server.door import API, EXPLAINED, Door
 from shoal.server.feeds import Feeds
 from shoal.server.gangs import GangEntrance
@@ -31,7 +31,7 @@ def build_routes(service: Service) -> FastAPI:
     )
     app.state.service = service
     app.state.feeds = Feeds(service)
-    for part in (jobs, logs, chunks, pools, people, webhooks, cluster):
+    for part in (jobs, logs, chunks, pools, people, webhooks, environments, cluster):
         app.include_router(part.router, prefix=API)
     app.include_router(cluster.root)
     app.include_router(cluster.root, prefix=API, include_in_schema=False)

@@ -90,6 +90,7 @@ def build_service(home: Home, settings: Settings, url: str, certificate: Certifi
         default_engine=engine.name,
         url=url,
         fingerprint=certificate.fingerprint if certificate else None,
+        environments_room=settings.server.environments,
         served=Served(frameworks=tuple(LAUNCHERS.names()), engines=(engine.name,), sizes=settings.sizes),
         bell=Bell(),
     )

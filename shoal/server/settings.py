@@ -23,6 +23,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, ValidationError
 
 from shoal._lib.quantities import parse_size
+from shoal._lib.venvs import ROOM
 from shoal.catalogue import nearest
 from shoal.errors import BadConfig
 from shoal.home import DATABASE_VARIABLE, Home
@@ -62,6 +63,9 @@ class ServerSettings(Frozen):
     shares: int | None = Field(None, ge=1, description="processes that ask for no CPU, per node")
     labels: Annotated[Labels, BeforeValidator(_pairs)] = Field(
         {}, description="of every node, for jobs that ask for them"
+    )
+    environments: Annotated[int, BeforeValidator(_bytes), Field(ge=0)] = Field(
+        ROOM, description="bytes that built environments may take on each node; what was not used longest goes first"
     )
     engine: Name = Field("local", description="where jobs run that name no engine")
     database: str | None = Field(None, description="URL; SQLite under SHOAL_HOME when left out")

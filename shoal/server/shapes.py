@@ -196,3 +196,32 @@ class Problem(Told):
     status: int
     detail: str
     code: str
+
+
+class Preset(BaseModel):
+    name: str
+    framework: str
+    flavour: str = Field(description="cpu or cuda")
+    requirements: list[str]
+    pythons: list[str] = Field(description="versions that have wheels of it")
+    until: str = Field(description="the date it is kept until")
+    about: str
+
+
+class BuiltEnvironment(BaseModel):
+    key: str = Field(description="stands for all that went into it")
+    name: str
+    python: str
+    requirements: list[str]
+    size: int = Field(description="bytes")
+    built_at: float
+    seconds: float = Field(description="that the build took")
+    used_at: float
+    users: int = Field(description="shepherds whose jobs run in it")
+
+
+class Environments(BaseModel):
+    presets: list[Preset]
+    built: list[BuiltEnvironment]
+    folder: str
+    room: int = Field(description="bytes that they may take together")

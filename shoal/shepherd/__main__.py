@@ -1,4 +1,5 @@
-"""`python shepherd.pyz [--drain] TASKFILE`: herds the task of the file, or brings home what a dead shepherd left."""
+"""`python shepherd.pyz [--drain] TASKFILE`: herds the task of the file, or brings home what a dead shepherd left.
+`--environment ORDERFILE` is the process that builds an environment for the shepherd that starts it."""
 
 from __future__ import annotations
 
@@ -23,6 +24,10 @@ _LOCK_WITHIN = 0.5  # seconds: whoever asks "is it alive?" holds the lock for a 
 def main(argv: Optional[List[str]] = None) -> NoReturn:
     """Never returns: the threads may hang in the network, and nobody waits for them."""
     words = sys.argv[1:] if argv is None else argv
+    if words[:1] == ["--environment"] and len(words) == 2:
+        from shoal.shepherd.building import build_here  # here, because a shepherd's start is waited for
+
+        os._exit(build_here(words[1]))
     draining = words[:1] == ["--drain"]
     if len(words) != 1 + draining:
         sys.stderr.write("usage: shepherd.pyz [--drain] TASKFILE\n")

@@ -1,4 +1,4 @@
-"""Gets from the server what a launch needs: processes, code, inputs, roster; in a thread, so that a stop is heard."""
+"""Gets ready what a launch needs: processes, code, inputs, environment, roster; in a thread: a stop is to be heard."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import List, Optional
 
 from shoal.contract import Process
 from shoal.errors import GangOver, ServerAway
+from shoal.shepherd.environment import NotReady, Outfitter
 from shoal.shepherd.gang import Gang, Launch, Refused, pause
 from shoal.shepherd.journal import Journal
 from shoal.shepherd.mail import Mailbox
@@ -23,8 +24,9 @@ _MOST_BROKEN = 20
 class Fetcher:
     """Answers each wish with a letter: `prepared` (processes, member), or `unprepared` with what to tell the user."""
 
-    def __init__(self, gang: Gang, place: Place, mailbox: Mailbox, journal: Journal) -> None:
+    def __init__(self, gang: Gang, place: Place, outfitter: Outfitter, mailbox: Mailbox, journal: Journal) -> None:
         self._gang = gang
+        self._outfitter = outfitter
         self._place = place
         self._mailbox = mailbox
         self._journal = journal
@@ -37,6 +39,10 @@ class Fetcher:
 
     def renew_roster(self) -> None:
         self._wishes.put(None)
+
+    def abandon(self) -> None:
+        """Nobody is to be started any more: what takes minutes is given up."""
+        self._outfitter.abandon()
 
     def run(self) -> None:
         try:
@@ -52,7 +58,7 @@ class Fetcher:
     def _prepare(self, member: str) -> None:
         try:
             processes = self._fetch()
-        except Refused as refused:
+        except (Refused, NotReady) as refused:
             self._mailbox.put("unprepared", member=member, message=str(refused))
         except (BadArchive, OSError) as error:
             self._mailbox.put("unprepared", member=member, message=f"the node could not be made ready: {error}")
@@ -67,8 +73,9 @@ class Fetcher:
         self._place.work.mkdir(parents=True, exist_ok=True)
         for name in launch.inputs:
             self._fill(f"inputs/{name}", self._place.inputs / name)
+        outfit = self._outfitter.fit(launch.environment)
         self._fetch_roster()
-        return launch.processes
+        return [outfit.put_on(each) for each in launch.processes]
 
     def _renew_roster(self) -> None:
         """Again until the disk takes it: the ranks live on with the old one meanwhile."""

@@ -16,7 +16,7 @@ from dataclasses import fields
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 
 from shoal._lib import backoff
-from shoal.contract import AUTH_SCHEME, PROTOCOL, Process, Task
+from shoal.contract import AUTH_SCHEME, PROTOCOL, Environment, Process, Task
 from shoal.errors import GangOver, NotSignedIn, ServerAway
 from shoal.shepherd.journal import Journal
 from shoal.shepherd.mail import Mailbox
@@ -40,6 +40,7 @@ class Launch(NamedTuple):
     processes: List[Process]
     code: bool
     inputs: List[str]
+    environment: Optional[Environment] = None
 
 
 class Gang:
@@ -73,7 +74,13 @@ class Gang:
         answer = self._call("GET", f"/launch?node={_quoted(self._task.node)}")
         with self._expecting("/launch"):
             processes = [_process(raw) for raw in answer["processes"]]
-            return Launch(processes, bool(answer.get("code")), [str(name) for name in answer.get("inputs") or ()])
+            runs_in = answer.get("environment")
+            return Launch(
+                processes,
+                bool(answer.get("code")),
+                [str(name) for name in answer.get("inputs") or ()],
+                Environment.from_dict(runs_in) if runs_in else None,
+            )
 
     def roster(self) -> Dict[str, Any]:
         return self._call("GET", "/roster")

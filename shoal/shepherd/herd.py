@@ -16,6 +16,7 @@ from shoal._lib import process
 from shoal.contract import Process, Task
 from shoal.shepherd import stacks
 from shoal.shepherd.beat import Beater
+from shoal.shepherd.environment import Outfitter
 from shoal.shepherd.events import Events
 from shoal.shepherd.fetch import Fetcher
 from shoal.shepherd.gang import Gang
@@ -68,7 +69,8 @@ class Herd:
         self._ports = Ports(task.host, task.seats)
         self._shipper = Shipper(self._gang, self._spool, self._events, self._board, self._mailbox)
         self._reader = Reader(self._spool, self._board, self._mailbox, self._shipper)
-        self._fetcher = Fetcher(self._gang, place, self._mailbox, journal)
+        outfitter = Outfitter(task, place, self._build_line, self._waits)
+        self._fetcher = Fetcher(self._gang, place, outfitter, self._mailbox, journal)
         self._sampler = Sampler(self._spool, self._shipper, self._mailbox)
 
     def run(self) -> int:
@@ -126,6 +128,7 @@ class Herd:
 
     def _stop(self, grace: float = OWN_STOP_GRACE, **_: Any) -> None:
         self._stopping = True
+        self._fetcher.abandon()
         kill_at = time.monotonic() + float(grace)
         self._kill_at = kill_at if self._kill_at is None else min(self._kill_at, kill_at)
         for rank in self._running():
@@ -137,6 +140,7 @@ class Herd:
 
     def _kill(self, **_: Any) -> None:
         self._stopping = self._killing = True
+        self._fetcher.abandon()
         self._kill_all()
 
     def _restart(self, member: str, **_: Any) -> None:
@@ -149,6 +153,7 @@ class Herd:
 
     def _leave(self, **_: Any) -> None:
         self._leaving = self._stopping = True
+        self._fetcher.abandon()
 
     def _start(self, member: str, processes: List[Process]) -> None:
         if self._told_to_end:
@@ -187,6 +192,7 @@ class Herd:
         self._events.add("failed_start", rank.member, rank.incarnation, message=str(error))
 
     def _cannot_start(self, member: str, message: str) -> None:
+        message = _TOLD_TO_END if self._told_to_end else message
         for name in [member] if member else [seat.name for seat in self._task.seats]:
             before = self._ranks.get(name)
             incarnation = before.incarnation + 1 if before else 0
@@ -341,6 +347,16 @@ class Herd:
         lines = "".join(f"[stacks of {rank.member}] {line}\n" for line in text.splitlines())
         self._spool[rank.member].write(lines.encode())
         self._shipper.lines_came()
+
+    def _build_line(self, line: str) -> None:
+        """What the building of an environment says, in the log of this node's first rank."""
+        self._spool[self._task.seats[0].name].write(f"[environment] {line}\n".encode())
+        self._shipper.lines_came()
+
+    def _waits(self, what: str) -> None:
+        for seat in self._task.seats:
+            self._events.add("preparing", seat.name, 0, message=what)
+        self._shipper.events_came()
 
     def _thread(self, name: str, body: Callable[[], None]) -> None:
         run_thread(name, body, self._mailbox, self._journal)

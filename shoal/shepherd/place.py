@@ -34,6 +34,7 @@ class Place:
         self.roster = self._own("roster.json")
         self.shared_note = self._own("shared")  # holds the path of the shared-memory folder, for whoever cleans up
         self.groups_note = self._own("cgroups")  # likewise the folders of the ranks' cgroups
+        self.environment_order = self._own("environment.json")  # what the process that builds is told
         self.spool = self.folder / "spool"
         self.inputs = self.folder / "inputs"
         self.outputs = self.work / "outputs"
@@ -87,16 +88,16 @@ class Place:
             return str(self.work)
         if value == "@shared":
             return str(self.shared())
-        if value.startswith("@library"):  # a path of several folders, of which some are ours
-            return ":".join(self._in_library(entry) for entry in value.split(":"))
+        if value.startswith("@library"):
+            return ":".join(self._in_library(path) for path in value.split(":"))
         if value in ("@inputs", "@outputs"):
             folder = self.inputs if value == "@inputs" else self.outputs
             folder.mkdir(parents=True, exist_ok=True)
             return str(folder)
         return value
 
-    def _in_library(self, entry: str) -> str:
-        return self._task.library + entry[len("@library") :] if entry.startswith("@library") else entry
+    def _in_library(self, path: str) -> str:
+        return self._task.library + path[len("@library") :] if path.startswith("@library") else path
 
 
 def fill_once(folder: Path, fill: Callable[[], None]) -> None:

@@ -15,7 +15,7 @@ from shoal.store.tables import attempts, ranks, shepherds
 from shoal.store.words import from_json, plain, to_json
 
 STATES = ("waiting", "running", "ended", "gone")
-EVENTS = ("started", "ended", "failed_start")
+EVENTS = ("preparing", "started", "ended", "failed_start")
 
 # What is known of one incarnation before it starts.
 _FRESH: dict[str, Any] = {
@@ -123,10 +123,12 @@ def _next(rank: dict[str, Any], event: Mapping[str, Any], now: float) -> dict[st
     if incarnation > rank["incarnation"]:
         rank = {**rank, **_FRESH, "state": "waiting", "incarnation": incarnation}
     at = float(event.get("at") or now)
+    if event["event"] in ("preparing", "started") and rank["state"] != "waiting":
+        return rank
+    if event["event"] == "preparing":
+        return {**rank, "message": plain(str(event.get("message") or ""))}
     if event["event"] == "started":
-        if rank["state"] != "waiting":
-            return rank
-        return {**rank, "state": "running", "pid": event.get("pid"), "started_at": at}
+        return {**rank, "state": "running", "pid": event.get("pid"), "started_at": at, "message": ""}
     if rank["state"] == "ended":
         return rank
     return {

@@ -47,6 +47,7 @@ SCRIPT = {"script": "train.py"}
         ({"inputs": ["d=pool://me/d"]}, {"inputs": {"d": "pool://me/d"}}),
         ({"tags": ["a", "b"]}, {"tags": ["a", "b"]}),
         ({"labels": ["zone=b"]}, {"labels": {"zone": "b"}}),
+        ({"label": ["zone=b"]}, {"labels": {"zone": "b"}}),
         ({"args": "--epochs 5 --name 'a b'"}, {"args": ["--epochs", "5", "--name", "a b"]}),
         ({"in_place": True}, {"in_place": True}),
         (
@@ -123,3 +124,36 @@ def test_a_wrong_value_gets_the_models_own_message(flags: dict[str, Any], said: 
     with pytest.raises(BadSpec) as caught:
         parse(override(SCRIPT, flags))
     assert said in caught.value.message
+
+
+ROWS = {"framework": "xgboost", "data": "rows.csv"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "same"),
+    [
+        ({"label": ["y"]}, {"label": "y"}),
+        ({"label": ["0", "zone=b"]}, {"label": 0, "labels": {"zone": "b"}}),
+        ({"valid": "0.2"}, {"valid": 0.2}),
+        ({"valid": "test.csv"}, {"valid": "test.csv"}),
+        (
+            {"params": ["max_depth=4,eta=0.1", "objective=reg:squarederror,header=false"]},
+            {"params": {"max_depth": 4, "eta": 0.1, "objective": "reg:squarederror", "header": False}},
+        ),
+        (
+            {"params": ["ignore=[id,'a name'],monotone_constraints=(1,-1),rounds=5"]},
+            {"params": {"ignore": ["id", "a name"], "monotone_constraints": "(1,-1)", "rounds": 5}},
+        ),
+    ],
+)
+def test_training_without_a_script_is_said_in_flags_too(flags: dict[str, Any], same: dict[str, Any]) -> None:
+    assert parse(override(ROWS, flags)) == parse({**ROWS, **same})
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [({"label": ["a", "b"]}, "two columns, a and b"), ({"params": ["max_depth"]}, "'max_depth' has no '='")],
+)
+def test_flags_of_training_without_a_script_that_cannot_be(flags: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadSpec, match=says):
+        override(ROWS, flags)

@@ -103,7 +103,10 @@ def test_servers_that_start_the_same_gang_at_once_leave_one_shepherd(home: Home)
 def test_a_shepherd_has_a_session_of_its_own_and_none_of_the_servers_environment(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for name in [name for name in os.environ if name.startswith(("PIP_", "SSL_")) or name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
+    monkeypatch.setenv("PIP_INDEX_URL", "https://index.example.com/simple")  # what building environments needs
     engine = LocalEngine(home)
     engine.start(a_gang(engine, "c-1"))
     pid = shepherd(home, "c-1", "local")
@@ -111,7 +114,7 @@ def test_a_shepherd_has_a_session_of_its_own_and_none_of_the_servers_environment
     environment = Path(f"/proc/{pid}/environ").read_text().split("\0")
     names = {line.partition("=")[0] for line in environment if line}
     assert contract.GANG in names
-    assert names <= {*contract.INHERITED, contract.GANG}
+    assert names <= {*contract.INHERITED, contract.GANG, "PIP_INDEX_URL"}
     sweep(engine)
 
 

@@ -140,6 +140,12 @@ def test_an_abort_after_the_script_had_ended_is_told_from_a_crash(tail: str, sig
     assert aborted_after_end(RankEnd(signal=signal, tail=tail)) is well
 
 
+def test_of_several_ends_at_once_the_one_that_was_killed_is_to_blame() -> None:
+    fell = RankEnd(exit_code=1, tail=TRACEBACK + "XGBoostError: Ring allreduce failed")
+    verdict = judge(roles(), [rank("worker-0", end=fell), rank("worker-1", end=RankEnd(signal=9)), rank("server-0")])
+    assert (verdict.failed, verdict.blamed) == (Reason.KILLED, ("worker-1",))
+
+
 # -- what the end of each role means, framework by framework -----------------------------------------------------------
 
 TF_PS = {"framework": "tensorflow", "strategy": "ps-async", "workers": 2, "roles": {"evaluator": {}}}

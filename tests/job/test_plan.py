@@ -18,7 +18,6 @@ from shoal.job.spec import parse
     [
         ({"framework": "mxnet"}, "framework"),
         ({"engine": "slurm"}, "engine"),
-        ({"environment": "pytorch-2.13"}, "environment"),
         ({"inputs": {"d": "dataset://digits@v1"}}, "inputs"),
         ({"outputs": "job://x/y"}, "outputs"),
     ],

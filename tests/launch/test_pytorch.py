@@ -77,6 +77,14 @@ def test_the_jobs_interpreter_comes_before_the_submitters() -> None:
     assert rendered(environment="/opt/py/bin/python")["worker-0"].argv == ["/opt/py/bin/python", "train.py"]
 
 
+@pytest.mark.parametrize("environment", ["pytorch-2.13", "requirements.txt", "image://team/train:1"])
+def test_an_environment_that_the_node_finds_or_builds_leaves_its_interpreter_open(environment: str) -> None:
+    processes = rendered(environment=environment, strategy="ps-async", workers=1)
+    assert processes["worker-0"].argv == ["@python", "train.py"]
+    assert processes["server-0"].argv == ["@python", "-m", "shoal.train.ps"]
+    assert processes["worker-0"].env["PYTHONPATH"] == "@library"
+
+
 def test_a_role_with_a_command_of_its_own_runs_that() -> None:
     roles = {"worker": {"count": 1}, "evaluator": {"count": 1, "command": ["./evaluate", "--once"]}}
     processes = rendered(roles=roles)

@@ -51,6 +51,7 @@ class Flock:
             work=str(self.work),
             seats=seats,
             log_limit=options.pop("log_limit", 64 * 1024 * 1024),
+            cache=str(folder / "cache"),
         )
         self.file = self.folder / "node0.json"
         self.file.write_text(self.task.to_json())

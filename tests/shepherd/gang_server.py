@@ -25,6 +25,7 @@ class GangServer:
         self.beat = beat
         self.code: bytes | None = None
         self.inputs: dict[str, bytes | None] = {}  # none: the server has lost it
+        self.environment: dict[str, Any] | None = None
         self.over = False
         self.over_but_for: tuple[str, ...] = ()  # what is still taken when it is over
         self.refuse_logs = False
@@ -186,7 +187,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif path == "launch":
             processes = [each.to_dict() for each in gang.processes]
             known = {"roster": gang.roster_version, "code": gang.code is not None, "inputs": list(gang.inputs)}
-            self._json({"processes": processes, "grace": 5, **known})
+            self._json({"processes": processes, "grace": 5, "environment": gang.environment, **known})
         elif path == "roster":
             self._answer(gzip.compress(gang.roster().to_json().encode()), "application/json", gzipped=True)
         elif path == "code":

@@ -1,0 +1,94 @@
+"""What the ranks of this node run in: found where it lies, built where it does not, and put into their commands."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Callable, Dict, NamedTuple, Optional
+
+from shoal.contract import Environment, Process, Task
+from shoal.shepherd.place import Place
+
+if TYPE_CHECKING:
+    from shoal.shepherd.building import Site
+
+PYTHON = "@python"  # in a command: the environment's interpreter
+
+Tell = Callable[[str], None]
+
+
+class NotReady(Exception):
+    """The environment cannot be had; the message is for the user."""
+
+
+class Outfit(NamedTuple):
+    """An interpreter, and the folder of its programs that goes first on PATH; empty for the machine's own."""
+
+    python: str = ""
+    bin: str = ""
+    variables: Dict[str, str] = {}
+    written: str = PYTHON  # what stands for the interpreter in a command: the placeholder, or a path as the job has it
+
+    def put_on(self, what: Process) -> Process:
+        """The process with its interpreter filled in and its PATH led to the environment."""
+        argv = [self.python, *what.argv[1:]] if what.argv[0] == self.written else what.argv
+        if not self.bin:
+            return replace(what, argv=argv)
+        path = what.env.get("PATH") or os.environ.get("PATH", os.defpath)
+        return replace(what, argv=argv, env={**self.variables, **what.env, "PATH": f"{self.bin}:{path}"})
+
+
+class Outfitter:
+    """One per shepherd. `lines` takes what a build prints, `waiting` what the ranks wait for meanwhile."""
+
+    def __init__(self, task: Task, place: Place, lines: Tell, waiting: Tell) -> None:
+        self._task = task
+        self._place = place
+        self._lines = lines
+        self._waiting = waiting
+        self._site: Optional[Site] = None
+        self._abandoned = False
+
+    def fit(self, wanted: Optional[Environment]) -> Outfit:
+        """What the ranks are to run in; minutes, when it must be built first. NotReady, or OSError from the disk."""
+        if wanted is None:
+            return Outfit()
+        if wanted.kind == "path":
+            return _of_path(Path(wanted.path))._replace(written=wanted.path)
+        if wanted.kind in ("preset", "file"):
+            return _of_prefix(self._built(wanted))
+        raise NotReady(f"environment {wanted.name} is of a kind this node does not know ({wanted.kind})")
+
+    def abandon(self) -> None:
+        """Nobody will start any more: ends a build that is under way. Any thread, harmless when called twice."""
+        self._abandoned = True
+        if self._site is not None:
+            self._site.abandon()
+
+    def _built(self, wanted: Environment) -> Path:
+        from shoal.shepherd.building import Site  # here, because it takes milliseconds that most jobs need not wait
+
+        if self._site is None:
+            self._site = Site(self._task, self._place, self._lines, self._waiting)
+        if self._abandoned:
+            self._site.abandon()
+        return self._site.folder_of(wanted)
+
+
+def _of_path(path: Path) -> Outfit:
+    """A prefix, when it is a folder; else an interpreter, which may lie in one."""
+    if path.is_dir():
+        if not (path / "bin" / "python").exists():
+            raise NotReady(
+                f"environment {path} is a folder without bin/python; give the folder of a virtual or conda environment"
+            )
+        return _of_prefix(path)
+    prefix = path.parent.parent
+    is_prefix = path.parent.name == "bin" and ((prefix / "pyvenv.cfg").exists() or (prefix / "conda-meta").exists())
+    return _of_prefix(prefix)._replace(python=str(path)) if is_prefix else Outfit(str(path))
+
+
+def _of_prefix(folder: Path) -> Outfit:
+    variable = "CONDA_PREFIX" if (folder / "conda-meta").exists() else "VIRTUAL_ENV"
+    return Outfit(str(folder / "bin" / "python"), str(folder / "bin"), {variable: str(folder)})
