@@ -13,7 +13,7 @@ from collections.abc import Callable
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
-_OURS = Path(__file__).with_name("path")
+_OURS = Path(__file__).with_name("horovod_path")
 
 
 def step_aside(name: str, before: Callable[[], None] = lambda: None) -> bool:

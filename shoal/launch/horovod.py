@@ -18,7 +18,7 @@ from shoal.launch.peers import WORKER, peers
 from shoal.launch.pytorch import TRAIN, PyTorch
 
 RENDEZVOUS = "rendezvous"
-PACKAGES = f"{environ.LIBRARY_PATH}/shoal/adapters/path"
+PACKAGES = f"{environ.LIBRARY_PATH}/shoal/adapters/horovod_path"
 
 
 class Horovod:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ROOT / "shoal" / "adapters" / "path"
+PACKAGES = ROOT / "shoal" / "adapters" / "horovod_path"
 
 pytestmark = pytest.mark.real
 

@@ -27,7 +27,7 @@ def test_two_workers_on_one_machine_are_told_what_horovodrun_tells_as_in_the_gol
 
 def test_the_packages_come_before_shoal_and_both_before_the_users_own_paths() -> None:
     told = rendered(env={"PYTHONPATH": "/mine"})["worker-0"].env["PYTHONPATH"]
-    assert told == "@library/shoal/adapters/path:@library:/mine"
+    assert told == "@library/shoal/adapters/horovod_path:@library:/mine"
 
 
 def test_everything_that_pytorch_tells_is_told_too() -> None:

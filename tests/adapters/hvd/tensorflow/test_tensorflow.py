@@ -55,7 +55,7 @@ def test_who_is_left_of_an_elastic_fit_goes_on_from_the_last_commit(tensorflow: 
         world.kill("worker-1")
 
     root = Path(__file__).parents[4]
-    env = {"PYTHONPATH": f"{root / 'shoal' / 'adapters' / 'path'}:{root}"}
+    env = {"PYTHONPATH": f"{root / 'shoal' / 'adapters' / 'horovod_path'}:{root}"}
     result = run_world(ELASTIC, workers=2, python=tensorflow, during=during, env=env, timeout=110)
     assert result.returncodes["worker-0"] == 0, result.told()
     sizes = [line.split()[1:] for line in result.lines("worker-0", "committed")]
