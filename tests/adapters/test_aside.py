@@ -44,6 +44,7 @@ def test_the_modules_that_scripts_reach_into_are_there() -> None:
         *("horovod.torch.mpi_ops", "horovod.torch.compression", "horovod.torch.functions", "horovod.torch.optimizer"),
         *("horovod.torch.sync_batch_norm", "horovod.common.exceptions", "horovod.common.elastic"),
         *("horovod.common.process_sets", "byteps.torch", "byteps.torch.ops", "byteps.torch.parallel"),
+        "byteps.torch.cross_barrier",
     )
     script = f"import importlib; [importlib.import_module(name) for name in {names!r}]; print('all')"
     assert said(script, PACKAGES, ROOT) == "all"

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import keras
 import numpy as np
+import tensorflow as tf
 
 from shoal.adapters.hvd import arrays, basics
 from shoal.adapters.hvd.ask import AVERAGE
 from shoal.adapters.hvd.sets import global_process_set
 from shoal.adapters.hvd.tensorflow.functions import broadcast_variables
+from shoal.adapters.hvd.tensorflow.optimizer import variables_of
+
+_Callback: Any = tf.keras.callbacks.Callback  # Keras 3's, or the older one's where TF_USE_LEGACY_KERAS asks for it
 
 
-class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignore[misc]
+class BroadcastGlobalVariablesCallback(_Callback):  # type: ignore[misc]
     """After the first batch, when all variables are there, everybody gets those of one."""
 
     def __init__(self, root_rank: int, device: str = "") -> None:
@@ -25,10 +28,10 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
         if not self.broadcast_done:
             self.broadcast_done = True
             broadcast_variables(self.model.variables, self.root_rank)
-            broadcast_variables(self.model.optimizer.variables, self.root_rank)
+            broadcast_variables(variables_of(self.model.optimizer), self.root_rank)
 
 
-class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
+class MetricAverageCallback(_Callback):  # type: ignore[misc]
     """At the end of an epoch its metrics become those of all workers; put it before callbacks that read them."""
 
     def __init__(self, device: str = "") -> None:
@@ -42,7 +45,7 @@ class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
             logs.update(zip(names, values.tolist(), strict=True))
 
 
-class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[misc]
+class LearningRateScheduleCallback(_Callback):  # type: ignore[misc]
     """The initial rate times `multiplier(epoch)`, or a constant to the power of the epochs since the start; once an
     epoch (`staircase`), else with every batch. Keras 3 holds momentum as a constant, so it is not corrected."""
 
@@ -108,7 +111,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
             print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {_rate(self.model):g}.")
 
 
-class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
+class CommitStateCallback(_Callback):  # type: ignore[misc]
     """Commits an elastic state every so many batches, and at the end of an epoch."""
 
     def __init__(self, state: Any, batches_per_commit: int = 1) -> None:
@@ -123,7 +126,7 @@ class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self.state.commit()
 
 
-class UpdateBatchStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
+class UpdateBatchStateCallback(_Callback):  # type: ignore[misc]
     """Keeps `state.batch`, which is 0 again with each epoch."""
 
     def __init__(self, state: Any) -> None:
@@ -137,7 +140,7 @@ class UpdateBatchStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self.state.batch = 0
 
 
-class UpdateEpochStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
+class UpdateEpochStateCallback(_Callback):  # type: ignore[misc]
     """Keeps `state.epoch`, also across runs of `fit`."""
 
     def __init__(self, state: Any) -> None:

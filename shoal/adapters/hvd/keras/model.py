@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -14,7 +13,7 @@ from shoal.adapters.hvd.sets import ProcessSet, global_process_set
 from shoal.adapters.hvd.tensorflow import ops
 from shoal.adapters.hvd.tensorflow.compression import Compression
 from shoal.adapters.hvd.tensorflow.gradients import Reduction
-from shoal.adapters.hvd.tensorflow.optimizer import of_keras
+from shoal.adapters.hvd.tensorflow.optimizer import of_keras, variables_of
 
 
 def DistributedOptimizer(  # noqa: N802, Horovod's name
@@ -81,11 +80,11 @@ def load_model(
 ) -> Any:
     """A saved model, compiled with its optimizer made a distributed one, state included."""
     known = {one.__name__: one for one in custom_optimizers or ()} | dict(custom_objects or {})
-    model = keras.models.load_model(filepath, custom_objects=known)
+    model = tf.keras.models.load_model(filepath, custom_objects=known)
     old = model.optimizer
     new = of_keras(old, Reduction(compression))
     new.build(model.trainable_variables)
-    for mine, theirs in zip(new.variables, old.variables, strict=True):
+    for mine, theirs in zip(variables_of(new), variables_of(old), strict=True):
         mine.assign(theirs)
     model.optimizer = new
     return model

@@ -13,6 +13,7 @@ from shoal.adapters.hvd import elastic
 from shoal.adapters.hvd.elastic import ObjectState, State
 from shoal.adapters.hvd.errors import HorovodInternalError
 from shoal.adapters.hvd.tensorflow.functions import broadcast_variables
+from shoal.adapters.hvd.tensorflow.optimizer import variables_of
 
 __all__ = ["ObjectState", "State", "TensorFlowKerasState", "TensorFlowState", "run"]
 
@@ -72,7 +73,7 @@ class TensorFlowKerasState(TensorFlowState):
 
     def _of(self) -> list[Any]:
         """Asked each time: variables are made when a model is first called, and an optimizer first steps."""
-        return [*self.model.variables, *(self.optimizer.variables if self.optimizer is not None else ())]
+        return [*self.model.variables, *(variables_of(self.optimizer) if self.optimizer is not None else ())]
 
 
 class KerasState(TensorFlowKerasState):

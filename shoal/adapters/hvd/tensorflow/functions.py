@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import numpy as np
+import tensorflow as tf
 
 from shoal.adapters.hvd import arrays, objects
 from shoal.adapters.hvd.objects import allgather_object
 from shoal.adapters.hvd.sets import ProcessSet, global_process_set
+from shoal.adapters.hvd.tensorflow.ops import run
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_object_fn", "broadcast_variables"]
 
@@ -17,9 +18,10 @@ __all__ = ["allgather_object", "broadcast_object", "broadcast_object_fn", "broad
 def broadcast_variables(
     variables: Iterable[Any], root_rank: int, process_set: ProcessSet = global_process_set, inplace: bool = False
 ) -> None:
-    """Of TensorFlow or of Keras. What holds no numbers, such as the state of a dataset, stays."""
-    numbers = [(one, array) for one in variables if (array := np.array(one.numpy())).dtype.kind in "fiubc"]
-    found = arrays.broadcast([array for _, array in numbers], root_rank, None, process_set)
+    """Of TensorFlow or of Keras, also inside a function. What holds no numbers (the state of a dataset) stays."""
+    every = [(one, tf.convert_to_tensor(one)) for one in variables]
+    numbers = [(one, values) for one, values in every if values.dtype.is_numeric or values.dtype.is_bool]
+    found = run(lambda *given: arrays.broadcast(given, root_rank, None, process_set), [values for _, values in numbers])
     for (variable, _), values in zip(numbers, found, strict=True):
         variable.assign(values)
 

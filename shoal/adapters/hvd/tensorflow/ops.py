@@ -84,7 +84,7 @@ def grouped(
         def act(*given: Any) -> list[Any]:
             return arrays.reduce(given, name, op, before, after, process_set)
 
-        return _run(act, every), grad
+        return run(act, every), grad
 
     found = reduced(*(small for small, _ in pairs))
     return [compression.decompress(one, context) for one, (_, context) in zip(_list(found), pairs, strict=True)]
@@ -102,11 +102,11 @@ def allgather(
     def gathered(one: Any) -> Any:
         def grad(upstream: Any) -> Any:
             whole = grouped([upstream], None, Compression.none, AVERAGE, 1.0, 1.0, process_set)[0]
-            counts = _run(_gather(None, process_set), [tf.reshape(tf.shape(one)[0], [1])])[0]
+            counts = run(_gather(None, process_set), [tf.reshape(tf.shape(one)[0], [1])])[0]
             begin = tf.reduce_sum(counts[: process_set.rank()])
             return whole[begin : begin + tf.shape(one)[0]]
 
-        return _run(_gather(name, process_set), [one], any_rows=True)[0], grad
+        return run(_gather(name, process_set), [one], any_rows=True)[0], grad
 
     return gathered(tf.convert_to_tensor(tensor))
 
@@ -118,7 +118,7 @@ def grouped_allgather(
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
     every = [tf.convert_to_tensor(one) for one in tensors]
-    return _run(_gather(name, process_set), every, any_rows=True)
+    return run(_gather(name, process_set), every, any_rows=True)
 
 
 def broadcast(
@@ -134,7 +134,7 @@ def broadcast(
             whole = grouped([upstream], None, Compression.none, AVERAGE, 1.0, 1.0, process_set)[0]
             return whole if basics.rank() == root_rank else tf.zeros_like(whole)
 
-        return _run(lambda array: arrays.broadcast([array], root_rank, name, process_set), [one])[0], grad
+        return run(lambda array: arrays.broadcast([array], root_rank, name, process_set), [one])[0], grad
 
     return spread(tf.convert_to_tensor(tensor))
 
@@ -155,10 +155,10 @@ def alltoall(
 
     @_with_gradient
     def swapped(one: Any, parts: Any) -> Any:
-        found, received = _run(swap, [one, parts], any_rows=True)
+        found, received = run(swap, [one, parts], any_rows=True)
 
         def grad(upstream: Any, _: Any = None) -> Any:
-            back, _ = _run(swap, [upstream, received], any_rows=True)
+            back, _ = run(swap, [upstream, received], any_rows=True)
             return back, None
 
         return (found, received), grad
@@ -205,12 +205,12 @@ def grouped_reducescatter(
     def scattered(*every: Any) -> Any:
         def grad(*grads: Any) -> Any:
             share = factor * (process_set.size() or 1) if op == SUM else factor
-            return _run(_gather(None, process_set), [one * tf.cast(share, one.dtype) for one in grads], any_rows=True)
+            return run(_gather(None, process_set), [one * tf.cast(share, one.dtype) for one in grads], any_rows=True)
 
         def act(*given: Any) -> list[Any]:
             return arrays.scatter(given, name, op, prescale_factor, postscale_factor, process_set)
 
-        return _run(act, every, any_rows=True), grad
+        return run(act, every, any_rows=True), grad
 
     found = scattered(*(small for small, _ in pairs))
     return [compression.decompress(one, context) for one, (_, context) in zip(_list(found), pairs, strict=True)]
@@ -238,7 +238,7 @@ def _gather(name: str | None, process_set: ProcessSet) -> Callable[..., list[Any
     return lambda *every: arrays.gather(every, name, process_set)
 
 
-def _run(act: Callable[..., Sequence[Any]], tensors: Sequence[Any], any_rows: bool = False) -> list[Any]:
+def run(act: Callable[..., Sequence[Any]], tensors: Sequence[Any], any_rows: bool = False) -> list[Any]:
     """Does it on copies as arrays: now, or whenever the function that is being traced runs."""
     types = [one.dtype for one in tensors]
 

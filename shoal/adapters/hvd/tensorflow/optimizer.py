@@ -45,9 +45,17 @@ def of_keras(optimizer: Any, reduction: Reduction, passes: int = 1, average: boo
     new = made.from_config(optimizer.get_config())
     new._reduction, new._weight = reduction, float(passes) if passes > 1 and not average else 1.0
     if passes > 1:
+        if not hasattr(new, "gradient_accumulation_steps"):
+            raise ValueError(f"backward_passes_per_step={passes} needs Keras 3; add the gradients up in the script")
         new.gradient_accumulation_steps = passes
     without_xla()
     return new
+
+
+def variables_of(optimizer: Any) -> list[Any]:
+    """A method in older Keras."""
+    found = optimizer.variables
+    return list(found() if callable(found) and not isinstance(found, list) else found)
 
 
 class Reducing:

@@ -18,8 +18,10 @@ from shoal.adapters.hvd.torch.ops import poll, synchronize
 
 __all__ = [
     "Compression",
+    "CrossBarrier",
     "DistributedDataParallel",
     "DistributedOptimizer",
+    "broadcast",
     "broadcast_object",
     "broadcast_optimizer_state",
     "broadcast_parameters",
@@ -75,6 +77,9 @@ def push_pull_async_inplace(
 byteps_push_pull = push_pull_async_inplace
 
 
+broadcast = direct.broadcast
+
+
 def declare(name: str) -> None:
     """Names need not be known beforehand."""
 
@@ -105,6 +110,18 @@ def broadcast_parameters(params: Mapping[str, Any] | Iterable[Any], root_rank: i
 
 def broadcast_optimizer_state(optim: torch.optim.Optimizer, root_rank: int, prefix: str = "Parameter.") -> None:
     functions.broadcast_optimizer_state(optim, root_rank)
+
+
+def CrossBarrier(  # noqa: N802, BytePS's name
+    model: nn.Module,
+    optim: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, Tensor]] | None = None,
+    compression: Any = Compression.none,
+    backward_passes_per_step: int = 1,
+    num_steps: int = 10**6,
+) -> Any:
+    """The same results as `DistributedOptimizer`, and as soon: nothing of the next step begins before this one ends."""
+    return DistributedOptimizer(optim, named_parameters, compression, backward_passes_per_step)
 
 
 class DistributedDataParallel(nn.Module):

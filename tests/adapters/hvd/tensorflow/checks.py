@@ -70,6 +70,18 @@ def inside_a_function() -> None:
         np.testing.assert_array_equal(spread, brought(1, 4))
 
 
+def variables_are_broadcast_inside_a_function_too() -> None:
+    variables = [tf.Variable([float(hvd.rank())]), tf.Variable(hvd.rank()), keras.Variable([float(hvd.rank())])]
+
+    @tf.function
+    def spread(first: bool) -> None:
+        if first:
+            hvd.broadcast_variables(variables, root_rank=1)
+
+    spread(True)
+    assert [np.asarray(one).ravel().tolist() for one in variables] == [[1.0], [1], [1.0]]
+
+
 def gradients_pass_through() -> None:
     x = tf.Variable([1.0, 2.0])
     with tf.GradientTape() as tape:
@@ -197,6 +209,7 @@ CHECKS = (
     no_torch_is_needed,
     operations,
     inside_a_function,
+    variables_are_broadcast_inside_a_function_too,
     gradients_pass_through,
     a_loop_of_ones_own_trains_one_model,
     fit_trains_one_model,
