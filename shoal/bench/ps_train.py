@@ -8,18 +8,17 @@ import subprocess
 from pathlib import Path
 from statistics import median
 
-from shoal._lib.venvs import BuildFailed, Recipe, Venvs
 from shoal.bench import train
 from shoal.bench.figure import Figure, Target
 from shoal.bench.pairs import measure
 from shoal.bench.peer import run_script
+from shoal.bench.presets import python_of
 from shoal.errors import StartFailed
-from shoal.home import ENVIRONMENTS, cache_folder
 
 MEGABYTES, ROUNDS, RPC_ROUNDS = 100, 25, 10
 DENSE_PAIRS = 3
 WIDTH, BATCH, STEPS = 2048, 32, 600
-TENSORFLOW = "tensorflow-cpu==2.21.0"
+TENSORFLOW = "tensorflow-2.21"
 TENSORFLOW_PAIRS = 3
 SLOW = 5
 STRAGGLER_PAIRS = 3
@@ -48,7 +47,7 @@ def ps_dense() -> list[Figure]:
 
 def ps_tensorflow() -> list[Figure]:
     """Steps a second of a dense model: against TensorFlow's ParameterServerStrategy."""
-    python = tensorflow_python()
+    python = python_of(TENSORFLOW)
     shape = [str(number) for number in (WIDTH, BATCH, STEPS)]
     pairs = measure(
         TENSORFLOW_PAIRS,
@@ -82,17 +81,7 @@ def fault_server() -> list[Figure]:
     return [Figure("fault.server", found["ms"], Target("<", 2000, "ms"))]
 
 
-def tensorflow_python() -> Path:
-    """The interpreter of an environment that has TensorFlow and nothing else, made on first use."""
-    recipe = Recipe(TENSORFLOW, lines=(TENSORFLOW,), pythons=("3.10", "3.11", "3.12", "3.13"))
-    try:
-        # Held until this process ends.
-        return Path(Venvs(cache_folder() / ENVIRONMENTS).use(recipe, lambda line: None).python)
-    except BuildFailed as failed:
-        raise StartFailed(f"{TENSORFLOW} could not be installed: {failed}") from failed
-
-
-def tensorflow(python: Path, shape: list[str]) -> float:
+def tensorflow(python: str, shape: list[str]) -> float:
     script = Path(train.__file__).parent / "ps_tensorflow.py"
     done = subprocess.run(
         [str(python), str(script), *shape],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import socket
 import subprocess
 import sys
 import tempfile
@@ -12,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from shoal.bench.plain import free_ports
 from shoal.errors import MissingExtra, StartFailed
 
 LIMIT = 120.0  # seconds
@@ -45,7 +45,7 @@ def _running(script: Path, arguments: Sequence[str]) -> Iterator[subprocess.Pope
     With a free port of its own instead of 29500, which another torchrun on this machine may hold. StartFailed, with
     what it said, when it fails.
     """
-    options = ["--nproc-per-node", "2", "--master-port", str(_free_port())]
+    options = ["--nproc-per-node", "2", "--master-port", str(free_ports(1)[0])]
     with tempfile.TemporaryFile("w+") as errors:
         running = subprocess.Popen(
             [sys.executable, "-m", "torch.distributed.run", *options, str(script), *arguments],
@@ -70,9 +70,3 @@ def _end(running: subprocess.Popen[str]) -> None:
     if running.poll() is None:
         running.terminate()
         running.wait(LIMIT)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -60,7 +60,7 @@ def start(cluster: dict[str, list[str]], role: str, index: int) -> subprocess.Po
 
 
 def play(width: int, batch: int, steps: int) -> None:
-    import tensorflow as tf  # type: ignore[import-untyped]
+    import tensorflow as tf
 
     # One thread each, as ours have: four processes share two cores.
     tf.config.threading.set_intra_op_parallelism_threads(1)
