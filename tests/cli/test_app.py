@@ -32,7 +32,7 @@ NAMES = {
         "get",
         "data",
     ),
-    *("nodes", "engine", "env", "user", "token", "alert", "server", "doctor", "bench"),
+    *("frameworks", "nodes", "engine", "env", "user", "token", "alert", "server", "doctor", "bench"),
 }
 
 
