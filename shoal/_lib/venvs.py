@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Callable, Deque, Dict, Iterator, List, Optional, Sequence, Tuple
 
-from shoal._lib import pipwords, process, pythons, requirements
+from shoal._lib import process, pythons, requirements
 from shoal._lib.pythons import Interpreter
 from shoal._lib.quantities import format_size
 
@@ -354,6 +354,8 @@ class _Builder:
             raise self._failure(what, status)
 
     def _failure(self, what: str, status: int) -> BuildFailed:
+        from shoal._lib import pipwords  # here, as in _clear
+
         meaning = pipwords.understand(self._said)
         if what != "pip":
             words = meaning.words if "ensurepip" not in meaning.words else "the venv module of its Python is not whole"

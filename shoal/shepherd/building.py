@@ -18,7 +18,6 @@ from typing import Any, Callable, Dict, List, Optional
 from shoal._lib import process, requirements
 from shoal._lib.venvs import BuildFailed, Held, Recipe, Venvs
 from shoal.contract import GANG, Environment, Task
-from shoal.shepherd.container import pull_words
 from shoal.shepherd.environment import NotReady
 from shoal.shepherd.place import Place
 
@@ -50,6 +49,8 @@ class Site:
 
     def pull(self, program: str, wanted: Environment) -> None:
         """Brings an image that is not here yet; again each time for one without a fixed tag, as podman decides."""
+        from shoal.shepherd.container import pull_words  # here, because only images need it
+
         self._waiting(f"looking for {wanted.name} on {self._task.node}")
         order = {"look": [program, "image", "inspect", wanted.image], "pull": pull_words(program, wanted)}
         self._have_done(wanted, order, "had")
