@@ -17,6 +17,7 @@ from typing import Any, cast
 
 from shoal import __version__
 from shoal._lib.quantities import format_duration, format_size
+from shoal.environments import PRESETS
 from shoal.job import bounds
 from shoal.job.bounds import Bound
 from shoal.job.fields import Frozen, Resources
@@ -258,7 +259,8 @@ def routes() -> Iterator[str]:
 def shapes() -> Iterator[str]:
     """The bodies that the routes take, key by key."""
     schemas = _openapi()["components"]["schemas"]
-    for name in ("Submission", "StopRequest", "PoolCommit", "NewUser", "TokenRequest", "WebhookRequest"):
+    shown = ("Submission", "Origin", "Git", "StopRequest", "PoolCommit", "NewUser", "TokenRequest", "WebhookRequest")
+    for name in shown:
         schema = schemas[name]
         needed = schema.get("required", [])
         rows = [
@@ -314,6 +316,8 @@ def _named(body: Mapping[str, Any]) -> str:
 
 def _kind(schema: Mapping[str, Any]) -> str:
     plain = _plain(schema)
+    if "$ref" in plain:
+        return f"`{plain['$ref'].rpartition('/')[2]}`"
     if plain.get("type") == "array":
         return f"list of {_kind(plain.get('items', {}))}"
     if "enum" in plain:
@@ -443,6 +447,20 @@ def refusals() -> Iterator[str]:
     return table(("framework", "other strategies are refused because"), rows)
 
 
+def presets() -> Iterator[str]:
+    rows = (
+        (
+            f"`{preset.name}`",
+            "<br>".join(f"`{line}`" for line in preset.to_dict()["requirements"]),
+            f"{preset.pythons[0]}–{preset.pythons[-1]}",
+            preset.until,
+            preset.about,
+        )
+        for preset in PRESETS.values()
+    )
+    return table(("preset", "installs", "Python", "kept until", "about"), rows)
+
+
 PARTS: dict[str, Callable[[], Iterable[str]]] = {
     "job-keys": job_keys,
     "role-keys": role_keys,
@@ -459,6 +477,7 @@ PARTS: dict[str, Callable[[], Iterable[str]]] = {
     "frameworks": frameworks,
     "framework-ends": ends,
     "framework-refusals": refusals,
+    "presets": presets,
     "strategies": strategies,
     "strategy-options": strategy_options,
 }

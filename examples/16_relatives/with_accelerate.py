@@ -1,5 +1,7 @@
-"""Accelerate: `shoal run --workers 2 --folder examples/16_relatives -- accelerate launch --cpu with_accelerate.py`, or the
-script alone: `shoal run examples/16_relatives/with_accelerate.py --workers 2`. Needs `pip install accelerate`.
+"""Accelerate, as it is. Needs `pip install accelerate`.
+
+shoal run examples/16_relatives/with_accelerate.py --workers 2
+shoal run --workers 2 --folder examples/16_relatives -- accelerate launch --cpu with_accelerate.py
 """
 
 import torch

@@ -1,5 +1,7 @@
-"""DeepSpeed: `shoal run --workers 2 --folder examples/16_relatives -- deepspeed with_deepspeed.py --steps 60`, or the script
-alone: `shoal run examples/16_relatives/with_deepspeed.py --workers 2`. Needs `pip install deepspeed`.
+"""DeepSpeed, as it is. Needs `pip install deepspeed`, and on CPUs a C++ compiler.
+
+shoal run examples/16_relatives/with_deepspeed.py --workers 2
+shoal run --workers 2 --folder examples/16_relatives -- deepspeed with_deepspeed.py --steps 60
 """
 
 import argparse

@@ -1,4 +1,7 @@
-"""Lightning, as it is: `shoal run examples/16_relatives/with_lightning.py --workers 2`. Needs `pip install lightning`."""
+"""Lightning, as it is. Needs `pip install lightning`.
+
+shoal run examples/16_relatives/with_lightning.py --workers 2
+"""
 
 import lightning
 import torch

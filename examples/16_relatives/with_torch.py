@@ -1,7 +1,9 @@
-"""A script for torchrun: `shoal run --workers 2 --folder examples/16_relatives -- torchrun --nproc_per_node=1 with_torch.py`.
+"""Lesson 16: scripts of PyTorch's relatives, and their own starters, unchanged. This one is for torchrun.
 
-Every worker is to torchrun what a node is, and is told the others. Without torchrun it is the same:
-`shoal run examples/16_relatives/with_torch.py --workers 2`.
+    shoal run examples/16_relatives/with_torch.py --workers 2
+    shoal run --workers 2 --folder examples/16_relatives -- torchrun --nproc_per_node=2 with_torch.py
+
+In the second every worker is to torchrun what a node is, and is told of the others: four processes in all.
 """
 
 import torch

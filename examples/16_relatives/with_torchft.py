@@ -1,9 +1,7 @@
-"""torchft: replicas that come and go, and heal each other. `shoal run examples/16_relatives/torchft.yaml`. Needs
-`pip install torchft`.
-"""
+"""A replica of torchft: see torchft.yaml, which starts two of them and their lighthouse."""
 
+import argparse
 import os
-import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,7 +13,12 @@ STEPS = 60
 
 
 def main() -> None:
-    group, groups = int(os.environ["REPLICA_GROUP_ID"]), int(os.environ["NUM_REPLICA_GROUPS"])
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--lighthouse")
+    parser.add_argument("--group", type=int)
+    parser.add_argument("--groups", type=int)
+    asked = parser.parse_args()
+    group, groups = asked.group, asked.groups
     model = torch.nn.Linear(4, 1, bias=False)
     inner = torch.optim.SGD(model.parameters(), lr=0.5)
 
@@ -29,6 +32,7 @@ def main() -> None:
         load_state_dict=load,
         state_dict=lambda: {"model": model.state_dict(), "optimizer": inner.state_dict()},
         replica_id=f"group-{group}-",
+        lighthouse_addr=asked.lighthouse,
         timeout=timedelta(seconds=20),
     )
     wrapped, optimizer = DistributedDataParallel(manager, model), Optimizer(manager, inner)
@@ -52,4 +56,4 @@ def fall_once(group: int, step: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -11,6 +11,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import signal
 import time
 from collections import deque
@@ -128,7 +129,7 @@ class Venvs:
         python = _interpreter(recipe)
         key = recipe.key(python.version)
         with _disk_may_fill(self.folder):
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
             with self._alone(key, recipe.name, tell):
                 if not self._ready(key):
                     self._build(key, recipe, python, tell)
@@ -373,7 +374,7 @@ class _Builder:
         found = requirements.find_line(text, package)
         if found is None:
             return f"{package}: " if package else ""
-        number, line = found
+        number, line = found[0], _redacted(found[1])
         return f"line {number} of {recipe.file}, {line!r}: " if recipe.file else f"{line!r}: "
 
     def _write(self, name: str, lines: Sequence[str]) -> str:
@@ -397,8 +398,13 @@ def _variables(settings: Dict[str, str]) -> Dict[str, str]:
 def _asked(recipe: Recipe) -> List[str]:
     if recipe.file:
         text = (Path(recipe.folder) / recipe.file).read_text("utf-8", "replace")
-        return [line for _, line in requirements.plain_lines(text)]
-    return [*recipe.lines, *recipe.bare]
+        return [_redacted(line) for _, line in requirements.plain_lines(text)]
+    return [_redacted(line) for line in (*recipe.lines, *recipe.bare)]
+
+
+def _redacted(line: str) -> str:
+    """A line without the password an address in it may carry: everybody sees what is built."""
+    return re.sub(r"(://[^/\s@]*?:?)[^/\s:@]+@", r"\1****@", line)
 
 
 def _size(folder: Path) -> int:

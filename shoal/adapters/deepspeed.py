@@ -43,6 +43,9 @@ def main(given: Sequence[str]) -> int:
     except ImportError as missing:
         print(f"{sys.executable} has no DeepSpeed ({missing}); install deepspeed there", file=sys.stderr)
         return 127
+    if not os.environ.get("CUDA_VISIBLE_DEVICES"):
+        # Its starter gives every process a number of a GPU, also where this worker was given none.
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
     with tempfile.TemporaryDirectory(prefix="shoal-deepspeed-") as folder:
         runner.main(arguments(os.environ, given, Path(folder) / "hosts"))
     return 0

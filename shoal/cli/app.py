@@ -30,7 +30,7 @@ COMMANDS = {
     "stop": "shoal.cli.ends",
     "rm": "shoal.cli.ends",
     "clone": "shoal.cli.clone",
-    "diff": "shoal.cli.clone",
+    "diff": "shoal.cli.diff",
     "get": "shoal.cli.data",
     "data": "shoal.cli.data",
     "frameworks": "shoal.cli.frameworks",

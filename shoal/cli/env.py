@@ -10,6 +10,7 @@ import typer
 
 from shoal._lib.quantities import format_duration, format_size
 from shoal.cli.output import age, clock, note, print_facts, print_json, print_table
+from shoal.errors import BadSpec
 
 app = typer.Typer()
 env = typer.Typer(no_args_is_help=True)
@@ -120,7 +121,58 @@ def env_freeze(
     from shoal.client.connect import connect
     from shoal.client.jobs import find
 
-    text = environments.freeze(find(job, connect(start=False)))
+    _write(environments.freeze(find(job, connect(start=False))), output)
+
+
+@env.command("image")
+def env_image(
+    name: Buildable,
+    tag: Annotated[
+        str | None, typer.Option("--tag", "-t", metavar="TAG", help="What to call it: REGISTRY/NAME:VERSION.")
+    ] = None,
+    base: Annotated[
+        str | None, typer.Option("--base", metavar="IMAGE", help="What to build on; a slim Python when left out.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the Containerfile there.")
+    ] = None,
+    push: Annotated[bool, typer.Option("--push", help="Push it to the registry its tag names.")] = False,
+    auth_file: Annotated[
+        Path | None,
+        typer.Option("--auth-file", metavar="FILE", help="The registry's credentials, as login writes them."),
+    ] = None,
+    user: Annotated[str | None, typer.Option("--user", metavar="NAME", help="User of the registry.")] = None,
+    password_env: Annotated[
+        str | None, typer.Option("--password-env", metavar="VARIABLE", help="The variable that holds his password.")
+    ] = None,
+) -> None:
+    """Make a container image of an environment, with podman or docker.
+
+    Without --tag only the Containerfile is written or printed.
+
+    Examples:
+    shoal env image pytorch-2.13 --tag registry.example.com/team/torch:1 --push --auth-file auth.json
+    shoal env image requirements.txt -o Containerfile
+    """
+    from shoal.client import images
+
+    path = Path(name.partition("[")[0])
+    folder = path.absolute().parent if path.is_file() else Path.cwd()
+    made = images.recipe(path.name + name[len(str(path)) :] if path.is_file() else name, base, folder)
+    credentials = images.Credentials(auth_file, user, password_env)
+    credentials.check()
+    if tag is None:
+        if push:
+            raise BadSpec("--push needs --tag, which names the registry, such as registry.example.com/team/train:1")
+        _write(made.containerfile, output)
+        return
+    images.build(made, tag, note, output)
+    if push:
+        images.push(tag, credentials, note)
+    print(f"image://{tag}")
+
+
+def _write(text: str, output: Path | None) -> None:
     if output is None:
         sys.stdout.write(text)
     else:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from shoal.cli.output import advice, clock, duration_of, note, print_facts, print_json, print_table
 from shoal.errors import BadSpec
+
+if TYPE_CHECKING:
+    from shoal.client.jobs import Job
 
 app = typer.Typer()
 
@@ -20,27 +23,46 @@ def show(
     job: Annotated[str, typer.Argument(metavar="JOB", help="Id, the beginning of one, or a name (the newest).")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     as_yaml: Annotated[bool, typer.Option("--yaml", help="Print its job file.")] = False,
+    record: Annotated[
+        bool, typer.Option("--record", help="Print all that is known of where it came from and what it ran in.")
+    ] = False,
 ) -> None:
-    """Show a job: its ranks, attempts, last events and what to do next.
+    """Show a job: its ranks, attempts, last events, what it ran in and what to do next.
 
     Examples:
     shoal show digits
     shoal show 7f3k --yaml > again.yaml
+    shoal show 7f3k --record
     """
     from shoal.client.connect import connect
     from shoal.client.jobs import find
 
-    if as_json and as_yaml:
-        raise BadSpec("--json and --yaml contradict each other; give one of them")
+    if as_yaml and (as_json or record):
+        raise BadSpec(f"--yaml and {'--json' if as_json else '--record'} contradict each other; give one of them")
     found = find(job, connect(start=False))
     if as_yaml:
         print(job_file(found.spec), end="")
+        return
+    if record:
+        _show_record(found, as_json)
         return
     events = list(found.events())
     if as_json:
         print_json({**found.data, "events": events})
     else:
         _print(found.data, events)
+
+
+def _show_record(found: Job, as_json: bool) -> None:
+    from shoal.cli.record import print_record, record_of
+
+    git = found.origin.get("git")
+    diff = found.diff() if git else None
+    if as_json:
+        origin = {**found.origin, "git": {**git, "diff": diff}} if git else found.origin
+        print_json({"id": found.id, "origin": origin, "record": record_of(found.data) or None})
+    else:
+        print_record(found.data, diff)
 
 
 def job_file(spec: dict[str, Any]) -> str:
@@ -70,6 +92,8 @@ def _print(job: dict[str, Any], events: list[dict[str, Any]]) -> None:
 
 
 def _facts(job: dict[str, Any]) -> list[tuple[str, Any]]:
+    from shoal.cli.record import short_facts
+
     return [
         ("id", job["id"]),
         ("name", job["name"]),
@@ -88,6 +112,7 @@ def _facts(job: dict[str, Any]) -> list[tuple[str, Any]]:
         ("started", clock(job.get("started_at"))),
         ("ended", clock(job.get("ended_at"))),
         ("duration", duration_of(job)),
+        *short_facts(job),
     ]
 
 

@@ -110,6 +110,9 @@ class AsyncJob:
     async def why(self) -> dict[str, Any]:
         return await asyncio.to_thread(self.sync.why)
 
+    async def diff(self) -> str:
+        return await asyncio.to_thread(self.sync.diff)
+
     async def get(self, target: str | Path = ".", path: str = "") -> Path:
         return await asyncio.to_thread(self.sync.get, target, path)
 

@@ -14,6 +14,7 @@ from shoal import environments
 from shoal.catalogue import nearest
 from shoal.client.connect import note_of
 from shoal.client.http import Api
+from shoal.client.origin import Gathering
 from shoal.client.rows import locate_rows
 from shoal.client.upload import Progress, upload, upload_files
 from shoal.errors import BadSpec
@@ -40,21 +41,36 @@ class Draft:
     manifest: str | None = None  # code that the server already has
     in_place: str | None = None
     files: Mapping[str, Path] = field(default_factory=dict)  # what to upload without its folder
+    written_in: Path | None = None  # where the code lies that the folder was made from, when that is elsewhere
+    clone_of: str | None = None  # the job whose code this is
 
     def send(self, api: Api, progress: Progress | None = None) -> dict[str, Any]:
         """Uploads the folder or the files, then submits; the job as the server describes it."""
+        origin = self._gather()
         if self.files and self.in_place is None:
-            return replace(self, manifest=upload_files(api, self.files, progress)).post(api)
+            return replace(self, manifest=upload_files(api, self.files, progress))._post(api, origin)
         if self.folder is None or self.in_place is not None:
-            return self.post(api)
-        return replace(self, manifest=upload(api, self.folder, progress)).post(api)
+            return self._post(api, origin)
+        return replace(self, manifest=upload(api, self.folder, progress))._post(api, origin)
 
     def post(self, api: Api) -> dict[str, Any]:
-        """Submits. The key makes a repeated request the same job, so a break on the way is simply tried again."""
+        """Submits what needs no upload."""
+        return self._post(api, self._gather())
+
+    def _gather(self) -> Gathering:
+        return Gathering(
+            self.written_in or self.folder,
+            arguments=self.spec.args or self.spec.command or (),
+            environments=[role.env for role in self.spec.expand()],
+            clone_of=self.clone_of,
+        )
+
+    def _post(self, api: Api, origin: Gathering) -> dict[str, Any]:
+        """The key makes a repeated request the same job, so a break on the way is simply tried again."""
         key = self.spec.key or secrets.token_hex(16)
         spec = {**self.wire(api), "key": key}
         body = {"spec": spec, "manifest": self.manifest, "in_place": self.in_place, "key": key}
-        return dict(api.request("POST", "/jobs", json=body, again=True))
+        return dict(api.request("POST", "/jobs", json={**body, "origin": origin.result()}, again=True))
 
     def plan(self, api: Api) -> dict[str, Any]:
         """What would be started; nothing is stored or sent but the specification."""
@@ -92,7 +108,8 @@ def clone_of(data: Mapping[str, Any], changes: Mapping[str, Any]) -> Draft:
     raw = {name: value for name, value in data["spec"].items() if name not in {"owner", "key"}}
     gone = {name for name, value in changes.items() if value is None}
     kept = {name: value for name, value in raw.items() if name not in gone}
-    return Draft(parse(_overlay(kept, changes)), manifest=data.get("manifest"), in_place=data.get("in_place"))
+    spec = parse(_overlay(kept, changes))
+    return Draft(spec, manifest=data.get("manifest"), in_place=data.get("in_place"), clone_of=data.get("id"))
 
 
 def read_job_file(path: Path) -> dict[str, Any]:

@@ -51,6 +51,18 @@ def walk(root: Path, ignore: bool = True) -> Iterator[Found]:
     yield from _walk(root, "", (), ignore)
 
 
+def left_out(root: Path, path: str) -> bool:
+    """Whether the walk would pass over the file at `path`, because it or a folder above it is ignored."""
+    rules: Rules = ()
+    parts = path.split("/")
+    for depth, name in enumerate(parts):
+        inside = "".join(f"{part}/" for part in parts[:depth])
+        rules = _rules(root / inside, inside, rules)
+        if name in NEVER or _ignored(inside + name, depth < len(parts) - 1, rules):
+            return True
+    return False
+
+
 Rules = tuple[tuple[str, "GitIgnoreSpec"], ...]
 
 

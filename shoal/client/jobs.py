@@ -125,6 +125,21 @@ class Job:
     def ranks(self) -> list[dict[str, Any]]:
         return list(self._whole().get("ranks") or [])
 
+    @property
+    def origin(self) -> dict[str, Any]:
+        """Where it was sent from: host, user, command, and the git repository of its folder; empty when nobody said."""
+        return dict(self._whole("origin").get("origin") or {})
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What its last attempt ran in and read: nodes, interpreter, packages, frameworks, inputs, commands."""
+        attempts = self.refresh().data.get("attempts") or [{}]
+        return dict(attempts[-1].get("record") or {})
+
+    def diff(self) -> str:
+        """How its folder differed from its git commit when it was sent; NotFound where that is not known."""
+        return str(self.api.request("GET", self._path("diff")) or "")
+
     def refresh(self) -> Job:
         self.data = dict(self.api.request("GET", self._path()))
         return self
@@ -237,9 +252,9 @@ class Job:
     def _path(self, part: str = "") -> str:
         return f"/jobs/{quote(self.id, safe='')}" + (f"/{part}" if part else "")
 
-    def _whole(self) -> dict[str, Any]:
-        """A job from a list knows only its line; the rest is fetched when asked for."""
-        if "spec" not in self.data:
+    def _whole(self, key: str = "spec") -> dict[str, Any]:
+        """A job from a list knows only its line, a watched one not its origin; the rest is fetched when asked for."""
+        if key not in self.data:
             self.refresh()
         return self.data
 

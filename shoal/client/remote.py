@@ -16,6 +16,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
@@ -69,7 +70,7 @@ class RemoteFunction(Generic[P, R]):
         with tempfile.TemporaryDirectory(prefix="shoal-function-") as folder:
             _write(Path(folder), self._function, args, kwargs)
             keys = {"name": _name(self._function), **self._keys}
-            ready = draft(RUNNER, folder=folder, **keys)
+            ready = replace(draft(RUNNER, folder=folder, **keys), written_in=_written_in(self._function))
             api = self._api or current()
             return Job(api, ready.send(api))
 
@@ -137,6 +138,12 @@ def _by_value(modules: list[ModuleType]) -> Iterator[None]:
         finally:
             for module in modules:
                 cloudpickle.unregister_pickle_by_value(module)
+
+
+def _written_in(function: Callable[..., Any]) -> Path | None:
+    """The folder of the file it was written in; None for one typed at a prompt."""
+    file = Path(getattr(getattr(function, "__code__", None), "co_filename", ""))
+    return file.resolve().parent if file.is_file() else None
 
 
 def _own_modules(function: Callable[..., Any]) -> list[ModuleType]:

@@ -13,7 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from shoal.client.digests import Digests
+from shoal.client.digests import digests_of
 from shoal.client.folder import check_folder, unreadable, walk
 from shoal.client.http import Api
 from shoal.errors import BadChunk, BadSpec, MissingChunks
@@ -68,7 +68,7 @@ class _Changed(Exception):
 def pack(folder: str | Path, ignore: bool = True) -> Packed:
     """Walks and reads the folder; files that did not change since the last time are not read."""
     root = check_folder(folder)
-    known = Digests.of(root)
+    known = digests_of(root)
     packed = Packed()
     for found in walk(root, ignore):
         file = root / found.path

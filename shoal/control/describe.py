@@ -7,12 +7,28 @@ from dataclasses import asdict
 from typing import Any
 
 from shoal.job.life import JobRecord
+from shoal.job.record import put_together
 from shoal.job.states import State
-from shoal.store import RankRow, Store
+from shoal.store import InputRow, RankRow, Store
+
+
+def describe_whole(store: Store, record: JobRecord) -> dict[str, Any]:
+    """The job with its origin, and with what each attempt ran in and read: more than a watcher wants at each step."""
+    job = describe_job(store, record)
+    nodes, inputs = store.records(record.id), store.inputs(record.id)
+    for attempt in job["attempts"]:
+        given = {name: _input(record, name, row) for name, row in inputs.get(attempt["key"], {}).items()}
+        attempt["record"] = put_together(nodes.get(attempt["key"], {}), given)
+    return {**job, "origin": store.origin(record.id)}
+
+
+def _input(record: JobRecord, name: str, row: InputRow) -> dict[str, Any]:
+    told = {"address": record.spec.brought.get(name), **asdict(row)}
+    return told if row.mixed else {key: value for key, value in told.items() if key != "mixed"}
 
 
 def describe_job(store: Store, record: JobRecord) -> dict[str, Any]:
-    """The whole job: specification, life, ranks of the current attempt, all attempts."""
+    """The job: specification, life, ranks of the current attempt, all attempts."""
     ranks = store.ranks(record.key) if record.attempt else ()
     return {
         **describe_record(record),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +13,18 @@ from shoal import environments
 from shoal._lib import clock
 from shoal._lib.ids import short_id
 from shoal.control import goods
-from shoal.control.describe import describe_job, waits_for
+from shoal.control.describe import describe_job, describe_whole, waits_for
 from shoal.control.parts import Parts, wake_queue
 from shoal.control.people import User
-from shoal.errors import BadSpec, Conflict, NotAllowed
+from shoal.errors import BadSpec, Conflict, NotAllowed, NotFound
 from shoal.job.life import JobRecord, StopAsked
+from shoal.job.origin import Origin
 from shoal.job.plan import Plan, make_plan
 from shoal.job.spec import parse
 from shoal.job.states import State
 from shoal.schedule import Waiting, check_possible, decide
 from shoal.schedule.fit import rooms
+from shoal.storage.manifest import Manifest
 
 QUEUE_LOOK = 500  # how far `why` looks along the queue
 
@@ -51,7 +55,9 @@ class Desk:
             "nodes": [node.to_dict() for node in nodes],
         }  # fmt: skip
 
-    def submit(self, user: User, raw: Any, manifest: str | None, in_place: str | None) -> tuple[JobRecord, bool]:
+    def submit(
+        self, user: User, raw: Any, manifest: str | None, in_place: str | None, origin: Origin | None = None
+    ) -> tuple[JobRecord, bool]:
         """Stores the job as queued in one transaction; the same idempotency key gives the same job."""
         plan = self._plan(raw)
         spec = plan.spec
@@ -75,7 +81,7 @@ class Desk:
             manifest=manifest,
             in_place=in_place,
         )
-        stored, created = self._store.submit(record, spec.key)
+        stored, created = self._store.submit(record, spec.key, *self._told(user, origin))
         wake_queue(self._parts)
         return stored, created
 
@@ -83,7 +89,27 @@ class Desk:
         return self._store.find(ref, user.scope)
 
     def show(self, user: User, ref: str) -> dict[str, Any]:
+        """The job as it stands, for those who follow it."""
         return describe_job(self._store, self.find(user, ref))
+
+    def show_whole(self, user: User, ref: str) -> dict[str, Any]:
+        """The job with where it came from, what its attempts ran in and what they read."""
+        return describe_whole(self._store, self.find(user, ref))
+
+    def diff(self, user: User, ref: str) -> str:
+        """How the job's folder differed from its commit when it was sent."""
+        record = self.find(user, ref)
+        found = self._store.diff(record.id)
+        if found is None:
+            raise NotFound(f"job {record.id} was not sent from a git repository, or nobody looked; there is no diff")
+        return found
+
+    def code(self, user: User, ref: str) -> tuple[JobRecord, Manifest]:
+        """The folder that was uploaded for the job; NotFound for a job without."""
+        record = self.find(user, ref)
+        if record.manifest is None:
+            raise NotFound(f"job {record.id} has no uploaded folder; it ran in place, or only a command")
+        return record, goods.load_manifest(self._parts, record.owner, record.manifest)
 
     def stop(self, user: User, ref: str, grace: float | None = None, message: str = "") -> JobRecord:
         """Asks a job to stop; an ended one stays as it is."""
@@ -103,7 +129,8 @@ class Desk:
         self._parts.logs.drop(record.id)
         work = self._parts.home.work
         shutil.rmtree(work / record.id, ignore_errors=True)
-        (work / f".{record.id}.complete").unlink(missing_ok=True)  # the shepherds' note beside the folder
+        for mark in ("complete", goods.DIGESTS):  # notes of the shepherds and of ours beside the folder
+            (work / f".{record.id}.{mark}").unlink(missing_ok=True)
         self._store.delete_job(record.id)
         self._parts.bell.ring(f"job:{record.id}")
 
@@ -145,6 +172,22 @@ class Desk:
             }
             for name, engine in self._parts.engines.items()
         ]
+
+    def _told(self, user: User, origin: Origin | None) -> tuple[dict[str, Any] | None, str | None]:
+        """What to keep of the submitter's word, and the diff apart. A clone has the repository of its original."""
+        if origin is None:
+            return None, None
+        told = origin.model_dump(mode="json", exclude_defaults=True)
+        git = told.get("git") or {}
+        diff: str | None = git.pop("diff", None)
+        if diff:
+            git["diff_digest"] = sha256(diff.encode("utf-8", "replace")).hexdigest()
+        if origin.clone_of is not None:
+            with suppress(NotFound, Conflict):  # removed since: then nothing is known
+                original = self.find(user, origin.clone_of)
+                git, diff = (self._store.origin(original.id) or {}).get("git") or {}, self._store.diff(original.id)
+        told.pop("git", None)
+        return {**told, **({"git": git} if git else {})}, diff
 
     def _plan(self, raw: Any) -> Plan:
         plan = make_plan(parse(raw), self._parts.served)

@@ -29,6 +29,7 @@ from shoal.errors import BadSpec, DiskFull, GangOver, NotFound, NotSignedIn, Off
 from shoal.job.gang import RankEnd, RankLife, Verdict, aborted_after_end, can_spare, judge
 from shoal.job.life import Finished, Gone, JobRecord, Joined
 from shoal.job.reasons import Reason
+from shoal.job.record import NodeRecord, hidden_words
 from shoal.job.states import State
 from shoal.launch.api import Place
 from shoal.store import RankRow
@@ -146,7 +147,25 @@ class Gangs:
         return goods.code_of(self._parts, self._look_up(key).record)
 
     def input(self, key: str, name: str) -> Iterator[bytes]:
-        return goods.input_of(self._parts, self._look_up(key).record, name)
+        known = self._look_up(key)
+
+        def tell(given: goods.Given) -> None:
+            if known.inputs.get(name) != given:  # thousands of nodes are given the same, and it is written once
+                self._store.put_input(key, name, given.digest, given.files, given.bytes)
+                known.inputs[name] = given
+
+        return goods.input_of(self._parts, known.record, name, tell)
+
+    def record(self, key: str, node: str, raw: Any) -> None:
+        """What a node says of itself, of the interpreter of its ranks and of how they were started."""
+        known = self._look_up(key)
+        if known.hidden is None:
+            spec, origin = known.record.spec, self._store.origin(known.record.id) or {}
+            known.hidden = hidden_words(spec.args or spec.command or (), origin.get("hidden") or {})
+        said = NodeRecord.read(raw).without(known.hidden)
+        twin = known.installed.setdefault(said.installed(), node) if said.packages else node
+        self._store.put_record(key, node, (said if twin == node else said.as_on(twin)).to_dict())
+        self.seen(key, node)
 
     def ranks(self, key: str, body: dict[str, Any]) -> dict[str, Any]:
         """Starts and ends of ranks; twice is the same as once. The answer may already carry what to do next."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -14,10 +17,13 @@ from shoal.errors import BadSpec, NotFound
 from shoal.job.life import JobRecord
 from shoal.job.spec import JobSpec
 from shoal.storage.chunks import CHUNK
+from shoal.storage.digests import Digests, FileDigest, tree_digest
 from shoal.storage.folders import open_inside
 from shoal.storage.manifest import Entry, Manifest
 from shoal.storage.tars import plain_files, tar_folder
 
+DIGESTS = "digests"  # the ending of the file that remembers the digests of a job's files
+_remembering = threading.Lock()  # around writing such files
 OUTPUTS = "outputs"  # the folder of the job's copy whose content goes to `outputs:`
 
 
@@ -32,18 +38,46 @@ def load_manifest(parts: Parts, owner: str, manifest: str) -> Manifest:
     return Manifest.parse(json.loads(parts.store.manifest(owner, manifest)))
 
 
-def input_of(parts: Parts, record: JobRecord, name: str) -> Iterator[bytes]:
-    """One input as a tar stream whose paths are relative to the input's folder."""
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What an input was: the digest of its paths and contents."""
+
+    digest: str
+    files: int
+    bytes: int
+
+
+Tell = Callable[[Given], None]
+
+
+def input_of(parts: Parts, record: JobRecord, name: str, tell: Tell) -> Iterator[bytes]:
+    """One input as a tar stream whose paths are relative to the input's folder.
+
+    `tell` hears what exactly it was: at once from a pool, whose digests are known, else when it has been read.
+    """
     address = record.spec.brought.get(name)
     if address is None:
         raise NotFound(f"the job has no input {name!r}; it has: {', '.join(record.spec.brought) or 'none'}")
     scheme, _, rest = address.partition("://")
     place, _, path = rest.partition("/")
     if scheme == "job":
-        source = parts.store.find(place, record.owner)
-        return tar_folder(Path(source.in_place or parts.home.work / source.id), path)
+        return _job_tree(parts, parts.store.find(place, record.owner), path, tell)
     owner = pool_owner(place, record.owner)
-    return _pool_tree(parts, owner, path).tar(partial(parts.chunks.open, owner))
+    tree = _pool_tree(parts, owner, path)
+    tell(Given(tree.content_digest(), len(tree.entries), tree.size))
+    return tree.tar(partial(parts.chunks.open, owner))
+
+
+def _job_tree(parts: Parts, source: JobRecord, path: str, tell: Tell) -> Iterator[bytes]:
+    """What another job left. Digests are remembered beside its folder: what did not change is not digested again."""
+    known = Digests(parts.home.work / f".{source.id}.{DIGESTS}", keep=True)
+
+    def sent(files: list[FileDigest]) -> None:
+        with _remembering, suppress(OSError):  # a full disk costs only the memory
+            known.save()
+        tell(Given(tree_digest(files), len(files), sum(file.size for file in files)))
+
+    return tar_folder(Path(source.in_place or parts.home.work / source.id), path, known, sent)
 
 
 def check_addresses(parts: Parts, spec: JobSpec, owner: str) -> None:

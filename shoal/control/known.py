@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from shoal.contract import Member, Roster
+from shoal.control.goods import Given
 from shoal.control.seating import members_of
 from shoal.job.life import JobRecord
 from shoal.storage.views import SAMPLES
@@ -25,6 +26,9 @@ class Known:
     newest: dict[str, int] = field(default_factory=dict)  # node, or "" for all → seq of the newest directive
     roster: tuple[Roster, bytes] | None = None
     members: dict[str, list[Member]] = field(default_factory=dict)  # of the roster, by node
+    hidden: dict[str, str] | None = None  # words of its commands that are not kept → what is kept in their place
+    installed: dict[str, str] = field(default_factory=dict)  # what is installed → the first node that told it
+    inputs: dict[str, Given] = field(default_factory=dict)  # what its nodes were last given, by name
     over_at: float | None = None
     ending: float | None = None  # the grace it was told to stop with
     settling: threading.Lock = field(default_factory=threading.Lock)  # held by whoever puts its things away

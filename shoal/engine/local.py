@@ -38,6 +38,7 @@ DYING = 5.0  # seconds between SIGKILL and the end of a process that is not wait
 DRAINING = 60.0  # seconds what a dead shepherd left may take to be sent; it lies on this machine, as the server does
 SHEPHERD = ("shoal.shepherd", "shoal.contract", "shoal.catalogue", "shoal.errors", "shoal._lib")
 SHEPHERD_MAIN = "shoal.shepherd.__main__:main"
+BUILDING = ("PIP_", "CONTAINERS_", "CONTAINER_HOST", "DOCKER_", "XDG_RUNTIME_DIR")  # how variables of builds begin
 DRAIN = "SHOAL_DRAIN"  # marks a process that sends what a dead shepherd left: it is no part of the gang any more
 
 Spot = tuple[str, str]  # (key, node)
@@ -323,7 +324,12 @@ class LocalEngine:
 
 def _is_inherited(name: str) -> bool:
     """What a shepherd has of the server's environment: what its ranks will, and what building environments needs."""
-    building = name.startswith("PIP_") or name.lower() in ("http_proxy", "https_proxy", "no_proxy", "ssl_cert_file")
+    building = name.startswith(BUILDING) or name.lower() in (
+        "http_proxy",
+        "https_proxy",
+        "no_proxy",
+        "ssl_cert_file",
+    )
     return name in contract.INHERITED or building
 
 

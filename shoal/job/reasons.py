@@ -53,7 +53,7 @@ class Reason(Enum):
     ENVIRONMENT_FAILED = (
         "environment_failed",
         Fault.USER,
-        "What it runs in could not be built: mend the requirements; 'shoal logs JOB' has all that pip said.",
+        "What it runs in could not be had: mend what 'environment' names; 'shoal logs JOB' has all that was said.",
     )
     KILLED = (
         "killed",

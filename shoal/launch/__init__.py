@@ -9,6 +9,7 @@ LAUNCHERS = Catalogue(
     "launcher",
     {
         "pytorch": "shoal.launch.pytorch:PyTorch",
+        "horovod": "shoal.launch.horovod:Horovod",
         "tensorflow": "shoal.launch.tensorflow:TensorFlow",
         "mxnet": "shoal.launch.mxnet:MXNet",
         "paddle": "shoal.launch.paddle:Paddle",

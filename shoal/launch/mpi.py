@@ -16,6 +16,7 @@ from shoal.launch.peers import WORKER, peers
 
 PORT = "mpi"  # where a rank waits for its variables
 ADAPTER = "shoal.adapters.mpi"
+SAME = "-"  # the adapter's own interpreter, which only the node may know
 INTERFACES = ("OMPI_MCA_oob_tcp_if_include", "OMPI_MCA_btl_tcp_if_include")
 
 
@@ -33,9 +34,9 @@ class Mpi:
     def process(self, spec: JobSpec, role: Role, roster: Roster, member: Member, place: Place) -> Process:
         facts = environ.facts(spec, roster, member, place, place.gpus) | environ.library(role)
         facts[contract.HOSTFILE] = environ.HOSTFILE_PATH
-        argv = environ.argv(spec, role, roster, member, place)
+        python, argv = environ.python(spec, place), environ.argv(spec, role, roster, member, place)
         if member.role == WORKER:
-            argv = [environ.python(spec, place), "-m", ADAPTER, "rank", *argv]
+            argv = [python, "-m", ADAPTER, "rank", *(SAME if one == python else one for one in argv[:1]), *argv[1:]]
         return environ.make(argv, role, member, defaults=_defaults(roster), facts=facts, processes=1)
 
 

@@ -44,6 +44,7 @@ class GangEntrance:
             ("GET", "code"): self._code,
             ("GET", "inputs"): self._input,
             ("POST", "ranks"): self._ranks,
+            ("POST", "record"): self._record,
             ("POST", "logs"): self._logs,
             ("POST", "done"): self._done,
         }
@@ -134,6 +135,11 @@ class GangEntrance:
         if not isinstance(body.get("events"), list):
             raise BadRequest("'events' must be a list")
         return _json(await self._service.call(self._gangs.ranks, knock.key, body))
+
+    async def _record(self, knock: _Knock) -> Response:
+        body = await knock.json()
+        await self._service.call(self._gangs.record, knock.key, knock.text(body, "node"), body.get("record"))
+        return _json({})
 
     async def _logs(self, knock: _Knock) -> Response:
         body = await knock.body(LOGS_LIMIT)

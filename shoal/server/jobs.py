@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
 from fastapi import APIRouter, Query, Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
 from shoal.control.people import User
 from shoal.job.life import JobRecord
@@ -20,6 +20,7 @@ from shoal.server.routing import Asker, Here, as_json, rank_names
 from shoal.server.service import Service
 from shoal.server.transfers import PIECE, Content, download, drawn
 from shoal.storage.folders import list_folder, open_inside
+from shoal.storage.manifest import Entry
 from shoal.storage.views import SAMPLES
 
 router = APIRouter(tags=["jobs"])
@@ -29,14 +30,12 @@ router = APIRouter(tags=["jobs"])
 async def submit(body: shapes.Submission, service: Here, user: Asker) -> Response:
     """Stores a job as queued. 200 when the key was seen before: then it is that job, unchanged."""
     raw = body.spec if body.key is None else {**body.spec, "key": body.key}
-    shown, created = await service.call(_submit, service, user, raw, body.manifest, body.in_place)
+    shown, created = await service.call(_submit, service, user, raw, body)
     return as_json(shown, 201 if created else 200)
 
 
-def _submit(
-    service: Service, user: User, raw: dict[str, Any], manifest: str | None, in_place: str | None
-) -> tuple[dict[str, Any], bool]:
-    record, created = service.desk.submit(user, raw, manifest, in_place)
+def _submit(service: Service, user: User, raw: dict[str, Any], body: shapes.Submission) -> tuple[dict[str, Any], bool]:
+    record, created = service.desk.submit(user, raw, body.manifest, body.in_place, body.origin)
     return service.desk.show(user, record.id) if record.owner == user.name or user.admin else {}, created
 
 
@@ -96,8 +95,34 @@ def _state(word: str) -> State:
 
 @router.get("/jobs/{ref}", response_model=shapes.JobShape)
 async def show(ref: str, service: Here, user: Asker) -> Response:
-    """By id, by the beginning of one, or the newest of that name."""
-    return as_json(await service.call(service.desk.show, user, ref))
+    """By id, by the beginning of one, or the newest of that name; with its origin and the records of its attempts."""
+    return as_json(await service.call(service.desk.show_whole, user, ref))
+
+
+@router.get("/jobs/{ref}/diff", response_class=PlainTextResponse)
+async def diff(ref: str, service: Here, user: Asker) -> Response:
+    """How the job's folder differed from its git commit when it was sent."""
+    return PlainTextResponse(await service.call(service.desk.diff, user, ref))
+
+
+@router.get("/jobs/{ref}/code", response_model=shapes.CodeList)
+async def list_code(ref: str, service: Here, user: Asker) -> Response:
+    """The files that were uploaded with the job, whatever it has made of them since."""
+    _, manifest = await service.call(service.desk.code, user, ref)
+    return as_json({"files": [_uploaded(entry) for entry in manifest.entries]})
+
+
+def _uploaded(entry: Entry) -> dict[str, Any]:
+    return {"path": entry.path, "size": entry.size, "mode": entry.mode, "digest": entry.digest(), "link": entry.link}
+
+
+@router.get("/jobs/{ref}/code/file", response_class=StreamingResponse)
+async def get_code(ref: str, path: str, request: Request, service: Here, user: Asker) -> Response:
+    """One file as it was uploaded; Range is served."""
+    record, manifest = await service.call(service.desk.code, user, ref)
+    entry = manifest.find(path)
+    opener = partial(service.parts.chunks.open, record.owner)
+    return download(service, request, Content(path, entry.size, entry.digest()[:32], partial(entry.read, opener)))
 
 
 @router.get("/jobs/{ref}/why")

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from shoal.job.fields import Name
+from shoal.job.origin import Origin
 
 
 class Asked(BaseModel):
@@ -22,6 +23,7 @@ class Submission(Asked):
         None, max_length=4096, description="run in this folder of the server's machine instead"
     )
     key: str | None = Field(None, min_length=1, max_length=200, description="the same key twice is one job")
+    origin: Origin | None = Field(None, description="where it comes from; kept with the job, no part of what it is")
 
 
 class PlanRequest(Asked):
@@ -114,6 +116,7 @@ class JobShape(JobSummary):
     spec: dict[str, Any]
     ranks: list[RankShape]
     attempts: list[dict[str, Any]]
+    origin: dict[str, Any] | None = Field(None, description="where it came from, as its submitter said")
 
 
 class JobPage(Told):
@@ -145,6 +148,17 @@ class FileShape(Told):
 class FilePage(Told):
     files: list[FileShape]
     next: str | None
+
+
+class CodeFile(Told):
+    path: str
+    size: int
+    digest: str = Field(description="of the content alone")
+    link: str | None = None
+
+
+class CodeList(Told):
+    files: list[CodeFile]
 
 
 class UserShape(Told):

@@ -18,6 +18,7 @@ from typing import Any, Callable, Dict, List, Optional
 from shoal._lib import process, requirements
 from shoal._lib.venvs import BuildFailed, Held, Recipe, Venvs
 from shoal.contract import GANG, Environment, Task
+from shoal.shepherd.container import pull_words
 from shoal.shepherd.environment import NotReady
 from shoal.shepherd.place import Place
 
@@ -47,6 +48,12 @@ class Site:
             self._held = self._ready(wanted)
         return self._held.folder
 
+    def pull(self, program: str, wanted: Environment) -> None:
+        """Brings an image that is not here yet; again each time for one without a fixed tag, as podman decides."""
+        self._waiting(f"looking for {wanted.name} on {self._task.node}")
+        order = {"look": [program, "image", "inspect", wanted.image], "pull": pull_words(program, wanted)}
+        self._have_done(wanted, order, "had")
+
     def abandon(self) -> None:
         """Ends a build that is under way, or that is about to begin. Any thread."""
         self._abandoned = True
@@ -70,20 +77,23 @@ class Site:
     def _build(self, recipe: Recipe, wanted: Environment) -> None:
         self._waiting(f"building environment {wanted.name} on {self._task.node}")
         begun = time.monotonic()
-        answer = {} if self._abandoned else self._run_builder(recipe, wanted.room)
-        if self._abandoned:
-            raise NotReady(f"environment {wanted.name} was not built: the job was told to stop")
-        if "message" in answer:
-            room = f" ({NO_ROOM})" if answer["full"] and NO_ROOM not in answer["message"] else ""
-            raise NotReady(f"environment {wanted.name} could not be built: {answer['message']}{room}")
+        self._have_done(wanted, {"folder": str(self._folder), "room": wanted.room, "recipe": asdict(recipe)}, "built")
         self._lines(f"{wanted.name} is ready after {time.monotonic() - begun:.1f} s")
 
-    def _run_builder(self, recipe: Recipe, room: int) -> Dict[str, Any]:
+    def _have_done(self, wanted: Environment, what: Dict[str, Any], word: str) -> None:
+        answer = {} if self._abandoned else self._run_builder(what)
+        if self._abandoned:
+            raise NotReady(f"environment {wanted.name} was not {word}: the job was told to stop")
+        if "message" in answer:
+            room = f" ({NO_ROOM})" if answer["full"] and NO_ROOM not in answer["message"] else ""
+            raise NotReady(f"environment {wanted.name} could not be {word}: {answer['message']}{room}")
+
+    def _run_builder(self, what: Dict[str, Any]) -> Dict[str, Any]:
         """How it ended: nothing on success, else `message` and `full`."""
         import subprocess  # here, because mostly nothing is to be built
 
         order = self._place.environment_order
-        order.write_text(json.dumps({"folder": str(self._folder), "room": room, "recipe": asdict(recipe)}))
+        order.write_text(json.dumps(what))
         answer = order.with_suffix(".answer")
         answer.unlink(missing_ok=True)
         last: List[str] = []
@@ -140,15 +150,40 @@ def recipe_of(wanted: Environment, work: Path) -> Recipe:
 def build_here(order_file: str) -> int:
     """The body of the building process: says what it does on stdout, and how it ended in a file."""
     order = json.loads(Path(order_file).read_text())
-    given: Dict[str, Any] = order["recipe"]
-    raw: Dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     answer: Dict[str, object] = {}
     try:
-        Venvs(Path(order["folder"]), order["room"]).build(Recipe(**raw), _say)
+        if "pull" in order:
+            _pull(order["look"], order["pull"])
+        else:
+            Venvs(Path(order["folder"]), order["room"]).build(_recipe(order["recipe"]), _say)
     except BuildFailed as failed:
         answer = {"message": str(failed), "full": failed.full}
     Path(order_file).with_suffix(".answer").write_text(json.dumps(answer))
     return 0
+
+
+def _recipe(raw: Dict[str, Any]) -> Recipe:
+    plain: Dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in raw.items()}
+    return Recipe(**plain)
+
+
+def _pull(look: List[str], pull: List[str]) -> None:
+    import subprocess
+
+    if subprocess.run(look, stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode == 0:
+        return
+    done = subprocess.run(
+        pull, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    words = done.stdout.strip().splitlines()
+    for line in words:
+        _say(line)
+    if done.returncode:
+        raise BuildFailed(
+            f"{Path(pull[0]).name} says: {words[-1] if words else 'nothing'}; check the image's name, that the node "
+            "reaches its registry, and the file with the credentials (?auth=/PATH)",
+            full=NO_ROOM.lower() in done.stdout.lower(),
+        )
 
 
 def _say(line: str) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Callable, Dict, NamedTuple, Optional
+from typing import TYPE_CHECKING, Callable, Dict, NamedTuple, Optional, Union
 
 from shoal.contract import Environment, Process, Task
 from shoal.shepherd.place import Place
 
 if TYPE_CHECKING:
     from shoal.shepherd.building import Site
+    from shoal.shepherd.container import Containers
+
+    Fitting = Union["Outfit", Containers]  # either can be `put_on` a process
 
 PYTHON = "@python"  # in a command: the environment's interpreter
 
@@ -48,16 +51,19 @@ class Outfitter:
         self._lines = lines
         self._waiting = waiting
         self._site: Optional[Site] = None
+        self._containers: Optional[Containers] = None
         self._abandoned = False
 
-    def fit(self, wanted: Optional[Environment]) -> Outfit:
+    def fit(self, wanted: Optional[Environment]) -> Fitting:
         """What the ranks are to run in; minutes, when it must be built first. NotReady, or OSError from the disk."""
         if wanted is None:
             return Outfit()
         if wanted.kind == "path":
             return _of_path(Path(wanted.path))._replace(written=wanted.path)
         if wanted.kind in ("preset", "file"):
-            return _of_prefix(self._built(wanted))
+            return _of_prefix(self._the_site().folder_of(wanted))
+        if wanted.kind == "image":
+            return self._contained(wanted)
         raise NotReady(f"environment {wanted.name} is of a kind this node does not know ({wanted.kind})")
 
     def abandon(self) -> None:
@@ -66,14 +72,35 @@ class Outfitter:
         if self._site is not None:
             self._site.abandon()
 
-    def _built(self, wanted: Environment) -> Path:
+    def tidy(self) -> None:
+        """Removes what containers of this gang are left."""
+        if self._containers is not None:
+            self._containers.remove_all()
+
+    def _the_site(self) -> Site:
         from shoal.shepherd.building import Site  # here, because it takes milliseconds that most jobs need not wait
 
         if self._site is None:
             self._site = Site(self._task, self._place, self._lines, self._waiting)
         if self._abandoned:
             self._site.abandon()
-        return self._site.folder_of(wanted)
+        return self._site
+
+    def _contained(self, wanted: Environment) -> Containers:
+        from shoal.shepherd.container import Containers, find_program, mounts_of  # here, as above
+
+        if self._containers is None:
+            program = find_program(os.environ.get("PATH", os.defpath))
+            if program is None:
+                raise NotReady(
+                    f"environment {wanted.name} is an image, and {self._task.node} has neither podman nor docker on "
+                    "its PATH; install one of them, or name another environment"
+                )
+            self._the_site().pull(program, wanted)
+            mounts = mounts_of(self._task, [self._place.work, self._place.folder])
+            name = f"shoal-{self._task.key}"
+            self._containers = Containers(program, wanted.image, mounts, str(self._place.work), name)
+        return self._containers
 
 
 def _of_path(path: Path) -> Outfit:

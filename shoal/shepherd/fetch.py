@@ -44,6 +44,9 @@ class Fetcher:
         """Nobody is to be started any more: what takes minutes is given up."""
         self._outfitter.abandon()
 
+    def tidy(self) -> None:
+        self._outfitter.tidy()
+
     def run(self) -> None:
         try:
             while True:

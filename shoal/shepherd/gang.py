@@ -109,6 +109,18 @@ class Gang:
             self._take_directives(answer)
             return int(answer["acked"])
 
+    def record(self, record: Dict[str, Any]) -> None:
+        """What the ranks run in. A server that does not want it is not asked again."""
+        try:
+            body = json.dumps({"node": self._task.node, "record": record}).encode()
+            status, content = self._wire.ask("POST", f"{self._base}/record", body, _JSON, 30.0)
+        except WireError as error:
+            raise ServerAway(str(error)) from error
+        try:
+            self._refusal(status, content)
+        except Refused as refused:
+            self._journal.note(f"the server does not want the record: {refused}")
+
     def logs(self, body: bytes) -> Dict[str, int]:
         """Where each stream ends on the server."""
         answer = self._call("POST", "/logs", body, "application/octet-stream", _LOGS_TIMEOUT)

@@ -1,7 +1,8 @@
 """The main loop: hears directives, signals and the other threads, starts ranks, sees them end, leaves no one behind.
 
-Everything a rank goes through happens in this one thread; the others read, ship, beat, fetch and measure, and write
-letters. A rank is over when its process has ended, what it left behind is gone, and its output was read to the end.
+Everything a rank goes through happens in this one thread; the others read, ship, beat, fetch, measure and record, and
+write letters. A rank is over when its process has ended, what it left behind is gone, and its output was read to the
+end.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import signal
 import time
 from functools import partial
+from queue import SimpleQueue
 from typing import Any, Callable, Dict, List, Optional, Set
 
 from shoal._lib import process
@@ -27,9 +29,10 @@ from shoal.shepherd.place import Place
 from shoal.shepherd.ports import Ports
 from shoal.shepherd.progress import Board
 from shoal.shepherd.rank import Rank
+from shoal.shepherd.record import Asked, Recorder
 from shoal.shepherd.samples import Sampler, Subject
 from shoal.shepherd.ship import Shipper
-from shoal.shepherd.spawn import SpawnFailed
+from shoal.shepherd.spawn import SpawnFailed, spawn
 from shoal.shepherd.spool import Spool
 
 CRASHED = 70  # exit status
@@ -71,6 +74,7 @@ class Herd:
         self._reader = Reader(self._spool, self._board, self._mailbox, self._shipper)
         outfitter = Outfitter(task, place, self._build_line, self._waits)
         self._fetcher = Fetcher(self._gang, place, outfitter, self._mailbox, journal)
+        self._recorder = Recorder(task, self._gang, place, self._mailbox, journal)
         self._sampler = Sampler(self._spool, self._shipper, self._mailbox)
 
     def run(self) -> int:
@@ -88,6 +92,7 @@ class Herd:
                 self._move_on()
         finally:
             self._kill_all()
+            self._fetcher.tidy()
             self._place.tidy()
         return self._exit
 
@@ -107,6 +112,8 @@ class Herd:
             "unprepared": self._cannot_start,
             "eof": self._hear_last_words,
             "over_limit": self._punish,
+            "ask": self._ask,
+            "recorded": lambda **_: None,  # the loop looks again whether everything is done
             "shipped": lambda **_: self._go(0),
             "over": self._give_up,
             "crash": lambda **_: self._go(CRASHED, kill=True),
@@ -165,6 +172,8 @@ class Herd:
         for rank in begun:
             self._confirm(rank)
         self._shipper.events_came()
+        if self._recorder.started(processes):
+            self._thread("record", self._recorder.run)
 
     def _begin(self, what: Process) -> Rank:
         before = self._ranks.get(what.name)
@@ -209,6 +218,19 @@ class Herd:
         if rank.incarnation == incarnation and rank.running:
             rank.over_limit = why
             rank.kill(self._mains())
+
+    def _ask(self, what: Process, reply: SimpleQueue[Asked]) -> None:
+        """Starts a process that is no rank, for the recorder."""
+        ear, mouth = os.pipe()
+        try:
+            env = self._place.environment(what, dict(os.environ))
+            reply.put((spawn(what.argv, env, "/", mouth), ear))
+        except (SpawnFailed, OSError) as error:
+            self._journal.note(f"{what.argv[0]} cannot be asked what is installed there: {error}")
+            os.close(ear)
+            reply.put(None)
+        finally:
+            os.close(mouth)
 
     def _give_up(self, why: str) -> None:
         self._journal.note(f"leaving: {why}")
@@ -288,8 +310,10 @@ class Herd:
                 self._restarts.discard(member)
                 self._fetcher.prepare(member)
         if self._leaving and not self._finishing and self._all_gone():
-            self._finishing = True
-            self._shipper.finish()
+            self._recorder.hurry()
+            if not self._recorder.busy:
+                self._finishing = True
+                self._shipper.finish()
 
     # Ends.
 

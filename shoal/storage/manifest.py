@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from shoal import errors
 from shoal.storage.chunks import CHUNK, DIGEST
+from shoal.storage.digests import FileDigest, file_digest, tree_digest
 
 MAX_PATH = 4096  # bytes, as Linux has it
 MAX_NAME = 255  # bytes of one part of a path
@@ -43,6 +44,10 @@ class Entry(BaseModel):
         if reason:
             raise _refused(self.path, reason)
         return self
+
+    def digest(self) -> str:
+        """Of what it contains or where it points, whatever its name and times."""
+        return file_digest(self.chunks if self.link is None else ("link ", self.link))
 
     def read(self, open_chunk: OpenChunk, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
         """The bytes from `start` to `stop`, a piece per chunk. errors.BadChunk for a chunk of the wrong size."""
@@ -104,6 +109,10 @@ class Manifest(BaseModel):
     def digest(self) -> str:
         """SHA-256 of the canonical JSON."""
         return sha256(self.model_dump_json().encode()).hexdigest()
+
+    def content_digest(self) -> str:
+        """Of paths and contents alone, so that the same files sent at another time are the same."""
+        return tree_digest(FileDigest(entry.path, entry.size, entry.digest()) for entry in self.entries)
 
     def tar(self, open_chunk: OpenChunk) -> Iterator[bytes]:
         """The folder as a tar stream, a chunk in memory at a time. Links come last: no file is written through one."""

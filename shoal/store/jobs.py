@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from shoal.errors import Conflict, NotFound
 from shoal.job.life import JobRecord
 from shoal.job.states import State
 from shoal.store import jobrows
+from shoal.store.captures import write_origin
 from shoal.store.paging import Page, check_limit, cut, decode_cursor
 from shoal.store.part import Part, insert_rows
 from shoal.store.records import JobLine
@@ -33,7 +34,13 @@ _KEYS = select(attempts.c.key).where(attempts.c.job_id == bindparam("id"))
 
 
 class Jobs(Part):
-    def submit(self, record: JobRecord, key: str | None = None) -> tuple[JobRecord, bool]:
+    def submit(
+        self,
+        record: JobRecord,
+        key: str | None = None,
+        origin: Mapping[str, Any] | None = None,
+        diff: str | None = None,
+    ) -> tuple[JobRecord, bool]:
         """Stores the job with its first event. The owner's same key again gives the first job, and False."""
         adding = self._insert(jobs).on_conflict_do_nothing().returning(jobs.c.seq)
         with self._database.write(safe=True) as connection:
@@ -41,6 +48,8 @@ class Jobs(Part):
             if seq is None:
                 return self._known(connection, record, key), False
             connection.execute(insert(specs), {"job_id": record.id, "spec": record.spec.model_dump_json()})
+            if origin is not None:
+                write_origin(connection, record.id, origin, diff)
             insert_rows(connection, insert(tags), [{"tag": tag, "seq": seq} for tag in record.spec.tags])
             connection.execute(
                 insert(events),

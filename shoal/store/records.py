@@ -112,6 +112,16 @@ class RankRow:
 
 
 @dataclass(frozen=True, slots=True)
+class InputRow:
+    """One input as an attempt was given it. `mixed`: not all of its nodes were given the same."""
+
+    digest: str
+    files: int
+    bytes: int
+    mixed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Lease:
     """The right to act under `name` until `until` (database clock). A later holder has a larger token."""
 

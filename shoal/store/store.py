@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 
 from shoal.store.attempts import Attempts
+from shoal.store.captures import Captures
 from shoal.store.database import connect
 from shoal.store.directives import Directives
 from shoal.store.goods import Goods
@@ -18,7 +19,7 @@ from shoal.store.schema import prepare
 from shoal.store.webhooks import Webhooks
 
 
-class Store(Jobs, Line, Life, Attempts, Ranks, Directives, Leases, People, Goods, Webhooks):
+class Store(Jobs, Line, Life, Attempts, Ranks, Captures, Directives, Leases, People, Goods, Webhooks):
     """Everything Shoal remembers. Each method is one short transaction, may be called from any thread, and blocks.
 
     Raises StoreError when the database cannot be used: what happened, to which one, what to do next.

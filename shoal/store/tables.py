@@ -142,6 +142,14 @@ specs = Table(
     _text("spec"),
 )
 
+origins = Table(
+    "origins",
+    metadata,
+    _word("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
+    _text("origin"),
+    _text("diff", nullable=True),  # apart: it may be long, and is read only when asked for
+)
+
 tags = Table(
     "tags",
     metadata,
@@ -200,6 +208,25 @@ shepherds = Table(
     _moment("last_seen", nullable=False),
     _moment("done_at"),
     _number("last_event", 0),
+)
+
+records = Table(
+    "records",
+    metadata,
+    _gang(primary_key=True),
+    _word("node", primary_key=True),
+    _text("record"),
+)
+
+inputs = Table(
+    "inputs",
+    metadata,
+    _gang(primary_key=True),
+    _word("name", primary_key=True),
+    _text("digest"),
+    _number("files"),
+    _number("bytes"),
+    _flag("mixed"),  # nodes of one attempt were given different content
 )
 
 ranks = Table(

@@ -83,6 +83,20 @@ def test_a_key_stands_for_what_goes_in_and_not_for_the_name(built: tuple[Venvs, 
     assert made.key("3.12") != made.key("3.11")
 
 
+def test_what_is_installed_bare_brings_no_dependencies(goods: Path, tmp_path: Path) -> None:
+    made = Recipe("x", bare=(str(wheel(tmp_path / "w", "keras-like", needs=("the-full-framework",))),))
+    held = Venvs(tmp_path / "cache").use(made, quiet)
+    assert set(Venvs(tmp_path / "cache").packages(held.key)) == {"keras_like", "pip"}
+    held.release()
+
+
+def test_a_password_in_a_line_is_not_shown_to_everybody(goods: Path, tmp_path: Path) -> None:
+    index = "--extra-index-url https://ada:hunter2@127.0.0.1:1/simple"
+    Venvs(tmp_path).build(recipe(index, f"{goods}/tiny-1.0-py3-none-any.whl"), quiet)
+    assert "--extra-index-url https://ada:****@127.0.0.1:1/simple" in Venvs(tmp_path).entries()[0].requirements
+    assert not any("hunter2" in file.read_text() for file in tmp_path.glob("*.json"))
+
+
 def test_what_is_in_use_is_not_removed(copy: tuple[Venvs, Recipe]) -> None:
     venvs, made = copy
     held = venvs.use(made, quiet)

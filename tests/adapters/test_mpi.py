@@ -130,7 +130,7 @@ def test_a_stop_gives_every_rank_its_grace(live: Live, folder: Path) -> None:
 def test_without_an_mpi_the_job_says_what_to_install(live: Live, folder: Path) -> None:
     done = run(live, folder, "sum.py", "--env", "PATH=/nowhere")
     assert done.returncode == 127
-    assert "no mpirun on PATH (/nowhere)" in done.stdout and "openmpi-bin" in done.stdout
+    assert re.search(r"no mpirun on PATH \(\S*/nowhere\)", done.stdout) and "openmpi-bin" in done.stdout
 
 
 def test_another_mpi_is_refused_by_name(live: Live, folder: Path) -> None:

@@ -105,6 +105,15 @@ def test_results_may_come_as_a_generator(gang: Callable[[int], Gang], way: str) 
     assert sorted(found) == [number**2 for number in range(30)]
 
 
+def test_two_generators_under_way_at_once_do_not_end_each_other(gang: Callable[[int], Gang]) -> None:
+    gang(2)
+    first = Parallel(n_jobs=-1, return_as="generator", batch_size=1)(delayed(abs)(-number) for number in range(20))
+    assert next(first) == 0
+    with pytest.raises(ZeroDivisionError):
+        list(Parallel(n_jobs=-1, return_as="generator")(delayed(divmod)(1, 0) for _ in range(4)))
+    assert list(first) == list(range(1, 20))
+
+
 def test_an_exception_comes_back_with_the_workers_traceback(gang: Callable[[int], Gang]) -> None:
     gang(2)
 

@@ -36,6 +36,8 @@ TRAINING = {
     *("gpu.world.one", "gpu.ps", "gpu.save"),
 }
 
+FRAMEWORKS = {f"fw.hvd.allreduce.{size}mb" for size in (1, 10, 100)}
+
 FAKES = Catalogue(
     "bench",
     {
@@ -47,16 +49,17 @@ FAKES = Catalogue(
 
 
 def test_every_promised_figure_has_a_name() -> None:
-    assert set(BENCHES.names()) >= ISSUE_2 | TRAINING
+    assert set(BENCHES.names()) >= ISSUE_2 | TRAINING | FRAMEWORKS
 
 
-@pytest.mark.parametrize("name", sorted(ISSUE_2 | TRAINING))
+@pytest.mark.parametrize("name", sorted(ISSUE_2 | TRAINING | FRAMEWORKS))
 def test_every_name_leads_to_a_function(name: str) -> None:
     assert callable(BENCHES.load(name))
 
 
 def test_a_beginning_chooses_all_that_begin_so() -> None:
     assert choose(["launch"]) == ["launch.command", "launch.pytorch"]
+    assert {name.partition(".")[0] for name in choose(["fw"])} == {"fw"}
     assert choose(["scale.b", "imp"]) == ["import", "scale.beat"]
 
 

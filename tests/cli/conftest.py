@@ -65,7 +65,8 @@ class Shoal:
     def environment(self, more: Mapping[str, str] | None) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}
         root = str(Path(__file__).parents[2])
-        return {**kept, "SHOAL_HOME": str(self.home), "COLUMNS": "100", "PYTHONPATH": root, **(more or {})}
+        own = {"SHOAL_HOME": str(self.home), "SHOAL_CACHE": str(self.home.with_name("cache"))}
+        return {**kept, **own, "COLUMNS": "100", "PYTHONPATH": root, **(more or {})}
 
 
 @pytest.fixture

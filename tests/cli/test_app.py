@@ -32,7 +32,7 @@ NAMES = {
         "get",
         "data",
     ),
-    *("nodes", "engine", "user", "token", "alert", "server", "doctor", "bench"),
+    *("nodes", "engine", "env", "user", "token", "alert", "server", "doctor", "bench"),
 }
 
 

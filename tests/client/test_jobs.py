@@ -225,3 +225,17 @@ def test_since_is_a_time_or_how_long_ago() -> None:
     assert since_seconds("1970-01-01T00:01:00+00:00") == 60.0
     with pytest.raises(BadSpec, match="neither how long ago"):
         since_seconds("yesterday")
+
+
+def test_origin_and_record_are_fetched_when_asked_for(server: FakeServer, api: Api) -> None:
+    whole = {"id": "j1", "spec": {}, "origin": {"host": "h"}, "attempts": [{"record": {"packages": {"torch": "2"}}}]}
+    server.on("GET", "/jobs/j1", whole)
+    watched = Job(api, {"id": "j1", "spec": {}, "attempts": [{}]})
+    assert watched.origin == {"host": "h"} and watched.record == {"packages": {"torch": "2"}}
+    server.on("GET", "/jobs/j2", {"id": "j2", "spec": {}, "origin": None, "attempts": []})
+    assert Job(api, {"id": "j2"}).origin == {} and Job(api, {"id": "j2"}).record == {}
+
+
+def test_the_diff_of_a_job_is_text(server: FakeServer, api: Api) -> None:
+    server.on("GET", "/jobs/j1/diff", lambda _: Answer(stream=[b"-a\n+b\n"], headers={"Content-Type": "text/plain"}))
+    assert Job(api, {"id": "j1"}).diff() == "-a\n+b\n"

@@ -22,7 +22,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def settled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only files that rest are remembered, and a change time cannot be set back: here everything counts as old."""
-    monkeypatch.setattr(digests, "SETTLED_SECONDS", -1000.0)
+    monkeypatch.setattr("shoal.storage.digests.SETTLED_SECONDS", -1000.0)
 
 
 def test_a_folder_arrives_as_it_is(project: Path, api: Api, chunkery: Chunkery) -> None:

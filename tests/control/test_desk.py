@@ -31,6 +31,16 @@ def test_an_address_that_leads_nowhere_is_refused_by_its_key(world: World, raw: 
     assert world.parts.store.active() == () and world.parts.store.queue(0, 10) == ()
 
 
+def test_a_requirements_file_that_was_not_sent_is_refused(world: World) -> None:
+    with pytest.raises(BadSpec, match=r"environment: there is no file 'requirements.txt' here: nothing was sent"):
+        world.submit(environment="requirements.txt")
+
+
+def test_a_preset_says_until_when_it_is_kept(world: World) -> None:
+    notes = world.desk.plan(ANN, {"command": ["true"], "environment": "mxnet-1.9"})["notes"]
+    assert any(note.startswith("environment: mxnet-1.9 is kept until 2026-12-31") for note in notes)
+
+
 def test_a_removed_job_leaves_nothing_behind_and_dies_last_in_the_database(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from shoal.contract import Roster
 from shoal.errors import BadSpec, GangOver, NotSignedIn
-from tests.control.conftest import World, log_batch
+from tests.control.conftest import ANN, World, log_batch
 
 
 def running(world: World, **raw: object) -> str:
@@ -50,6 +50,28 @@ def test_the_roster_tells_everybody_the_same(world: World) -> None:
     roster = Roster.from_json(gzip.decompress(world.gangs.roster(key)).decode())
     assert [member.name for member in roster.members] == ["server-0", "worker-0", "worker-1"]
     assert all(member.ports["main"] >= 1000 for member in roster.members)
+
+
+def test_launch_says_what_the_ranks_run_in_and_what_pip_is_told(world: World) -> None:
+    key = running(world, environment="sklearn-1.7", env={"A": "b", "PIP_INDEX_URL": "https://example.com"})
+    told = world.gangs.launch(key, "sim-0")["environment"]
+    assert (told["kind"], told["lines"][0]) == ("preset", "scikit-learn==1.7.2")
+    assert told["settings"] == {"PIP_INDEX_URL": "https://example.com"}
+    assert world.gangs.launch(running(world), "sim-0")["environment"] is None
+
+
+def test_what_ranks_wait_for_is_said_by_the_job_until_they_start(world: World) -> None:
+    key = running(world, workers=2)
+    waits = {"event": "preparing", "incarnation": 0, "message": "building environment x on sim-0"}
+    events = [{"n": 1, "member": "worker-0", **waits}, {"n": 2, "member": "worker-1", **waits}]
+    world.gangs.ranks(key, {"node": "sim-0", "events": events})
+    job = key.rpartition("-")[0]
+    assert world.desk.why(ANN, job)["message"] == world.desk.show(ANN, job)["message"] == waits["message"]
+    history = [event.message for event in world.parts.store.events(job) if event.kind == "preparing"]
+    assert history == [waits["message"]]
+    started = [{"n": 3 + i, "member": f"worker-{i}", "event": "started", "incarnation": 0, "pid": 1} for i in (0, 1)]
+    world.gangs.ranks(key, {"node": "sim-0", "events": started})
+    assert world.desk.why(ANN, job)["message"] == "it is running"
 
 
 def test_launch_gives_each_rank_its_command_and_environment(world: World) -> None:

@@ -20,7 +20,7 @@ from shoal.engine import local as local_module
 from shoal.engine.api import Gang
 from shoal.engine.conformance import EngineContract, MakeEngine, a_gang, look, sweep, until
 from shoal.engine.folder import GangFolder
-from shoal.engine.local import LocalEngine
+from shoal.engine.local import BUILDING, LocalEngine
 from shoal.errors import StartFailed
 from shoal.home import Home
 
@@ -85,7 +85,7 @@ START = """
 import sys
 from pathlib import Path
 from shoal.engine.conformance import a_gang
-from shoal.engine.local import LocalEngine
+from shoal.engine.local import BUILDING, LocalEngine
 from shoal.home import Home
 engine = LocalEngine(Home(Path(sys.argv[1])))
 print(engine.start(a_gang(engine, "b-1")))
@@ -106,7 +106,7 @@ def test_servers_that_start_the_same_gang_at_once_leave_one_shepherd(home: Home)
 def test_a_shepherd_has_a_session_of_its_own_and_none_of_the_servers_environment(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in [name for name in os.environ if name.startswith(("PIP_", "SSL_")) or name.lower().endswith("_proxy")]:
+    for name in [name for name in os.environ if name.startswith((*BUILDING, "SSL_")) or name.lower()[-6:] == "_proxy"]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
     monkeypatch.setenv("PIP_INDEX_URL", "https://index.example.com/simple")  # what building environments needs

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.interpreters import boosting
+from tests.support.interpreters import boosting, over_ours, preset
 
 __all__ = ["boosting"]
 
@@ -197,6 +197,20 @@ def test_11_click_through_learns_most_of_what_can_be_learned_from_rows_on_two_se
     assert len(learned) == 2 and all(part > 75 for part in learned)
 
 
+def test_12_horovod_script_trains_one_model_on_two_workers(world: World) -> None:
+    said = world.shoal("run", "examples/12_horovod/train.py", "--framework", "horovod", "--workers", "2")
+    last = re.findall(r"worker-[01] \| progress 8/8 loss=\S+ accuracy=(\d\.\d+)", said)
+    assert len(last) == 2 and float(last[0]) > 0.85
+    assert said.count("all replicas equal: True") == 2
+
+
+def test_12_byteps_script_comes_to_the_known_weights(world: World) -> None:
+    script = "examples/12_horovod/byteps_regression.py"
+    said = world.shoal("run", script, "--framework", "horovod", "--workers", "2")
+    distances = re.findall(r"rank [01] of 2: (\S+) from the known weights", said)
+    assert len(distances) == 2 and all(float(one) < 0.01 for one in distances)
+
+
 @pytest.mark.parametrize(("lesson", "framework"), [("13_xgboost", "xgboost"), ("14_lightgbm", "lightgbm")])
 def test_13_and_14_two_workers_with_half_of_the_digits_each_grow_one_model_that_knows_all(
     world: World, boosting: str, lesson: str, framework: str
@@ -244,3 +258,86 @@ def test_15_sklearn_fits_on_both_workers_and_finds_what_one_process_finds(world:
     assert alone[0] == "27 fits in 1 processes, this one too"
     assert spread[0] == "27 fits in 2 processes, this one not"
     assert spread[1:] == alone[1:] and len(alone) == 5
+
+
+RELATIVES = ("lightning==2.6.6", "accelerate==1.15.0", "torchft==0.2.0", "deepspeed==0.19.8")
+HERE = ("--folder", "examples/16_relatives", "--")
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [
+        (4, (*HERE, "torchrun", "--nproc_per_node=2", "with_torch.py")),
+        (2, (*HERE, "python", "-m", "torch.distributed.run", "--nproc-per-node", "1", "with_torch.py")),
+        (2, ("examples/16_relatives/with_lightning.py",)),
+        (2, ("examples/16_relatives/with_accelerate.py",)),
+        (2, (*HERE, "accelerate", "launch", "--cpu", "--num_processes", "2", "with_accelerate.py")),
+        (2, (*HERE, "deepspeed", "with_deepspeed.py", "--steps", "60")),
+    ],
+    ids=["torchrun", "torch.distributed.run", "lightning", "accelerate", "accelerate-launch", "deepspeed"],
+)
+def test_16_relatives_learn_together_what_none_of_them_sees_alone(
+    world: World, size: int, words: tuple[str, ...]
+) -> None:
+    python = over_ours(*RELATIVES)
+    first, rest = (words[:1], words[1:]) if words[0].startswith("examples") else ((), words)
+    said = world.shoal("run", *first, "--workers", "2", "--environment", python, *rest)
+    learned = dict(re.findall(rf"rank (\d) of {size} learned (\[.*\])", said))
+    assert learned == {str(rank): "[1.0, -2.0, 3.0, -4.0]" for rank in range(size)}, said
+
+
+def test_16_a_replica_of_torchft_is_lost_and_healed(world: World) -> None:
+    said = world.shoal("run", "examples/16_relatives/torchft.yaml", "--environment", over_ours(*RELATIVES))
+    assert "group 1 is lost at step 30" in said
+    assert len(re.findall(r"rank [01] of 2 learned \[1\.0, -2\.0, 3\.0, -4\.0\]", said)) == 2
+
+
+FLAGS_OF_OLD = ("--job_name={role}", "--task_index={index}", "--ps_hosts={ps_hosts}", "--worker_hosts={worker_hosts}")
+
+
+def learned_together(world: World, lesson: str, environment: str, *words: str) -> str:
+    """Two workers, each blind to half of the features, learn all of them, and the same."""
+    framework = environment.partition("-")[0]
+    options = ("--framework", framework, "--workers", "2", "--environment", preset(environment))
+    said = world.shoal("run", f"examples/{lesson}", *options, *words)
+    off = [float(distance) for distance in re.findall(r"furthest weight off by (\S+)", said)]
+    assert off and max(off) < 0.01, said
+    assert len(set(re.findall(r"weights (-?\d.*)", said))) <= 1, said
+    return said
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [("mirrored.py", ("--strategy", "allreduce")), ("old_style.py", ("--strategy", "ps-sync", "--", *FLAGS_OF_OLD))],
+)
+def test_17_tensorflow_workers_learn_all_features_together(world: World, script: str, words: tuple[str, ...]) -> None:
+    learned_together(world, f"17_tensorflow/{script}", "tensorflow-2.21", *words)
+
+
+def test_17_in_a_tensorflow_ps_job_the_weights_live_on_the_server(world: World) -> None:
+    words = ("--strategy", "ps-async", "--servers", "1")
+    said = learned_together(world, "17_tensorflow/parameter_server.py", "tensorflow-2.21", *words)
+    assert "the weights live on /job:ps/replica:0/task:0" in said
+
+
+@pytest.mark.parametrize(("strategy", "store"), [("ps-sync", "dist_sync"), ("ps-async", "dist_async")])
+def test_18_mxnet_workers_learn_all_features_together(world: World, strategy: str, store: str) -> None:
+    said = learned_together(
+        world, "18_mxnet/train.py", "mxnet-1.9", "--strategy", strategy, "--", "--kvstore", store, "--steps", "300"
+    )
+    assert all(f"worker-{rank}    | rank {rank} of 2" in said for rank in range(2)), said
+
+
+@pytest.mark.parametrize("words", [(), ("--", "--fleet")])
+def test_19_paddle_workers_learn_all_features_together(world: World, words: tuple[str, ...]) -> None:
+    learned_together(world, "19_paddle/train.py", "paddle-3.3", *words)
+
+
+def test_19_paddle_with_servers_says_which_build_lacks_them(world: World) -> None:
+    options = ("--framework", "paddle", "--strategy", "ps-sync", "--workers", "2")
+    said = world.shoal("run", "examples/19_paddle/train.py", *options, "--environment", preset("paddle-3.3"), code=2)
+    assert "this Paddle 3.3.1" in said and "built without parameter servers" in said
+
+
+def test_20_jax_workers_learn_all_features_together(world: World) -> None:
+    learned_together(world, "20_jax/train.py", "jax-0.10")

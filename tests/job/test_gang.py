@@ -92,6 +92,8 @@ def test_a_rank_that_is_gone_counts_as_finished() -> None:
         (RankEnd(exit_code=127, tail="sh: nope: not found"), Reason.COMMAND_MISSING),
         (RankEnd(failed_start=True, message="no such file: nope"), Reason.COMMAND_MISSING),
         (RankEnd(failed_start=True, message="input digits: not found"), Reason.INPUT_MISSING),
+        (RankEnd(failed_start=True, message="environment requirements.txt could not …"), Reason.ENVIRONMENT_FAILED),
+        (RankEnd(failed_start=True, message="environment x …: No space left on device"), Reason.DISK_FULL),
         (RankEnd(failed_start=True, message="No space left on device"), Reason.DISK_FULL),
         (RankEnd(signal=9, oom=True), Reason.OUT_OF_MEMORY),
         (RankEnd(signal=9), Reason.KILLED),

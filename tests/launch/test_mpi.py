@@ -27,6 +27,19 @@ def test_the_program_is_run_by_the_adapter_with_what_the_roster_knows_filled_in(
     assert rendered(workers=2)["worker-1"].argv[1:] == ["-m", "shoal.adapters.mpi", "rank", "./solve", "--n=2"]
 
 
+def test_a_script_runs_in_the_interpreter_that_the_node_found() -> None:
+    job = parse({"framework": "mpi", "script": "solve.py", "args": ["--fast"], "environment": "pytorch-2.13"})
+    assert render(Mpi(), job)["worker-0"].argv == [
+        "@python",
+        "-m",
+        "shoal.adapters.mpi",
+        "rank",
+        "-",
+        "solve.py",
+        "--fast",
+    ]
+
+
 def test_the_loopback_interface_is_named_only_when_nobody_is_elsewhere() -> None:
     assert rendered("127.0.0.{}", workers=2)["worker-0"].env["OMPI_MCA_btl_tcp_if_include"] == "lo"
     assert not any("tcp_if_include" in name for name in rendered(workers=2)["worker-0"].env)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,9 @@ JOB_ROUTES: list[tuple[str, str, Any]] = [
     ("GET", "/jobs/{id}/watch", None),
     ("GET", "/jobs/{id}/files", None),
     ("GET", "/jobs/{id}/file?path=x", None),
+    ("GET", "/jobs/{id}/diff", None),
+    ("GET", "/jobs/{id}/code", None),
+    ("GET", "/jobs/{id}/code/file?path=x", None),
     ("POST", "/jobs/{id}/stop", {}),
     ("DELETE", "/jobs/{id}", None),
 ]
@@ -89,9 +93,32 @@ def test_the_table_below_has_every_route_of_a_job(service: Service) -> None:
 @pytest.fixture(scope="module")
 def job_of_ann(site: Site) -> str:
     ann = site.user("ann")
-    job = site.submit(ann, "sh", "-c", "echo hello; echo kept > kept.txt", name="hers")
-    site.ended(ann, job["id"])
-    return str(job["id"])
+    digest = sha256(b"sent").hexdigest()
+    assert ann.put(f"/chunks/{digest}", content=b"sent").status_code in (200, 201, 204)
+    entry = {"path": "kept.txt", "size": 4, "chunks": [digest]}
+    manifest = ann.post("/manifests", json={"entries": [entry]}).json()["id"]
+    spec = {"command": ["sh", "-c", "echo hello; echo kept > kept.txt"], "name": "hers"}
+    origin = {"host": "laptop", "git": {"commit": "c" * 40, "diff": "-a\n+b\n"}}
+    answer = ann.post("/jobs", json={"spec": spec, "manifest": manifest, "origin": origin})
+    assert answer.status_code == 201, answer.text
+    site.ended(ann, answer.json()["id"])
+    return str(answer.json()["id"])
+
+
+def test_the_code_of_a_job_is_what_was_sent_whatever_it_made_of_it(site: Site, job_of_ann: str) -> None:
+    ann = site.user("ann")
+    assert ann.get(f"/jobs/{job_of_ann}/file?path=kept.txt").text == "kept\n"
+    assert ann.get(f"/jobs/{job_of_ann}/code/file?path=kept.txt").text == "sent"
+    (file,) = ann.get(f"/jobs/{job_of_ann}/code").json()["files"]
+    assert (file["path"], file["size"], len(file["digest"])) == ("kept.txt", 4, 64)
+    assert ann.get(f"/jobs/{job_of_ann}/code/file?path=nothing").status_code == 404
+    assert ann.get(f"/jobs/{job_of_ann}/diff").text == "-a\n+b\n"
+
+
+def test_a_job_of_a_bare_command_has_neither_code_nor_diff(site: Site) -> None:
+    job = site.submit(site.root, "true")
+    for part in ("code", "code/file?path=x", "diff"):
+        assert site.root.get(f"/jobs/{job['id']}/{part}").json()["code"] == "not_found"
 
 
 @pytest.mark.parametrize(("method", "path", "body"), JOB_ROUTES)

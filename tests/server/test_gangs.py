@@ -260,3 +260,19 @@ def test_a_roster_is_json_once_unpacked(play: Play) -> None:
         assert json.loads(gzip.decompress(packed))["key"] == gang.key
 
     play(scene)
+
+
+def test_a_node_tells_what_its_ranks_run_in_and_nonsense_is_refused(play: Play) -> None:
+    async def scene(gang: Gang) -> None:
+        await gang.join(0)
+        record = {"host": {"host": "h"}, "packages": {"torch": "2.13.0"}}
+        for _ in range(2):
+            assert (await gang.post("record", {"node": "sim-0", "record": record})).status_code == 200
+        for wrong in ({"record": record}, {"node": "sim-0"}, {"node": "sim-0", "record": {"packages": [1]}}):
+            assert (await gang.post("record", wrong)).status_code == 400
+        refused = await gang.post("record", {"node": "sim-0", "record": record}, secret="wrong")
+        assert refused.status_code == 401
+        whole = gang.service.desk.show_whole(User("ann"), gang.key.rpartition("-")[0])
+        assert whole["attempts"][-1]["record"]["packages"] == {"torch": "2.13.0"}
+
+    play(scene)

@@ -29,12 +29,14 @@ class GangServer:
         self.over = False
         self.over_but_for: tuple[str, ...] = ()  # what is still taken when it is over
         self.refuse_logs = False
+        self.refuse_records = False
         self.nonsense: set[str] = set()  # paths that are answered with something else, once
         self.joins: list[dict[str, Any]] = []
         self.events: dict[int, dict[str, Any]] = {}
         self.progress: dict[str, dict[str, Any]] = {}
         self.streams: dict[str, bytearray] = {}
         self.done: list[str] = []
+        self.records: list[dict[str, Any]] = []
         self.requests: list[str] = []
         self.roster_version = 1
         self.lose_answers = 0  # so many requests for logs are taken without an answer
@@ -217,6 +219,9 @@ class _Handler(BaseHTTPRequestHandler):
                 self._json({"beat": gang.beat, "wait": gang.beat, "directives": directives})
         elif path == "ranks":
             self._json({"acked": gang.take_events(said["events"]), "directives": gang.news(said["seen"], 0)})
+        elif path == "record" and not gang.refuse_records:
+            gang.records.append(said["record"])
+            self._json({})
         elif path == "done":
             gang.done.append(said["node"])
             self._json({})

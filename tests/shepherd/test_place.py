@@ -88,6 +88,11 @@ def test_the_environment_takes_little_from_the_machine_and_fills_in_paths(place:
     }
 
 
+def test_every_folder_of_a_path_that_is_ours_is_filled_in(place: Place) -> None:
+    env = place.environment(Process("worker-0", ["x"], {"P": "@library/shoal/x:@library:/my"}), {})
+    assert env["P"] == "/lib/of/shoal/shoal/x:/lib/of/shoal:/my"
+
+
 def test_a_roster_is_replaced_whole(place: Place) -> None:
     place.write_roster({"version": 1})
     place.write_roster({"version": 2})

@@ -42,6 +42,15 @@ def test_a_rank_starts_and_ends(store: Store) -> None:
     assert store.shepherds(key)[0].last_event == 2
 
 
+def test_a_rank_says_what_it_waits_for_until_it_starts(store: Store) -> None:
+    key = running(store).key
+    waits = {**_started(1), "event": "preparing", "message": "building environment x"}
+    assert store.rank_events(key, "n1", [waits], NOW)
+    assert (_rank(store, key).state, _rank(store, key).message) == ("waiting", "building environment x")
+    assert store.rank_events(key, "n1", [_started(2)], NOW)
+    assert (_rank(store, key).state, _rank(store, key).message) == ("running", "")
+
+
 def test_start_and_end_may_come_in_one_message(store: Store) -> None:
     key = running(store).key
     assert store.rank_events(key, "n1", [_ended(2, signal=9), _started(1)], NOW)

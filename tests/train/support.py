@@ -187,12 +187,13 @@ def run_world(
     during: Callable[[Running], None] | None = None,
     folder: Path | None = None,
     args: Sequence[str] = (),
+    python: str = sys.executable,
 ) -> Result:
     """Runs the script as `workers` processes until they have ended. `servers` defaults to what the strategy needs.
 
     `during` is called once while they run: kill and wait there. A `folder` given twice keeps outputs between runs.
     """
-    with open_world(script, workers, servers, strategy, nodes, env, folder, args) as world:
+    with open_world(script, workers, servers, strategy, nodes, env, folder, args, python) as world:
         for name in world.commands:
             world.start(name)
         if during:
@@ -212,6 +213,7 @@ def open_world(
     env: Mapping[str, str] | None = None,
     folder: Path | None = None,
     args: Sequence[str] = (),
+    python: str = sys.executable,
 ) -> Iterator[Running]:
     """A gang with nobody started yet; everybody and everything is gone at the end, except a `folder` given."""
     if servers is None:
@@ -226,7 +228,9 @@ def open_world(
             old.unlink()
     (own / "outputs").mkdir(exist_ok=True)
     (own / "script.py").write_text(textwrap.dedent(script))
-    running = _gang(own, shared, workers, servers, strategy, nodes, dict(env or {}), args)
+    running = _gang(
+        own, shared, workers, servers, strategy, nodes, dict(env or {}), [python, str(own / "script.py"), *args]
+    )
     try:
         yield running
     finally:
@@ -242,7 +246,7 @@ def _gang(
     strategy: str | None,
     nodes: int,
     extra: Mapping[str, str],
-    args: Sequence[str],
+    script: list[str],
 ) -> Running:
     roster = _roster(workers, servers, nodes)
     path = folder / "roster.json"
@@ -250,7 +254,6 @@ def _gang(
     for number in range(nodes):
         (shared / f"node-{number}").mkdir(mode=0o700)
     common = _common(folder, roster, path, strategy)
-    script = [sys.executable, str(folder / "script.py"), *args]
     serve = [sys.executable, "-m", "shoal.train.ps"]
     return Running(
         folder=folder,

@@ -25,6 +25,7 @@ from shoal.errors import ShoalError
 from shoal.train.wire.frames import Meta
 from shoal.train.wire.host import Answer, Host, Peer, listen
 
+SAME = "-"  # a program that is this interpreter
 ABORTED = 1  # exit status of a rank that mpirun gave up before it began
 FAREWELL = 2.0  # seconds in which a caller hears how what it waits for ended
 GRACE = 5.0  # seconds for a program that mpirun has given up
@@ -37,7 +38,7 @@ class Rank:
 
     def __init__(self, variables: Mapping[str, str], program: Sequence[str]) -> None:
         self._variables = dict(variables)
-        self._program = list(program)
+        self._program = [sys.executable, *program[1:]] if program[0] == SAME else list(program)
         self._place = Place.read(variables)
         self._told: dict[str, str] | None = None  # by MPI
         self._given_up = False  # by mpirun

@@ -82,12 +82,14 @@ def office() -> Office | None:
 
 
 class ShoalBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
-    """One call of `Parallel` at a time, as joblib uses its back ends."""
+    """The back end of one `Parallel`. joblib gives the same to all of a context; each then gets its own, because two
+    generators may be under way at once."""
 
     supports_retrieve_callback = True
     supports_return_generator = True
     supports_timeout = True
     default_n_jobs = 1
+    parallel: Any = None  # whose it is
 
     def effective_n_jobs(self, n_jobs: int | None) -> int:
         if n_jobs == 0:
@@ -115,13 +117,19 @@ class ShoalBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc
         count = self.effective_n_jobs(n_jobs)
         if count == 1:
             raise FallbackToBackend(SequentialBackend(nesting_level=self.nesting_level))
-        self.parallel = parallel
+        if self.parallel is not parallel:
+            raise FallbackToBackend(self._own(parallel))
         self._desk = here.desk
         self._call = Call(count)
         # As with loky: large arrays are shared and read-only, unless the script asks for others.
         self._shared = max_nbytes if mmap_mode == "r" else None
         self._marks = Marks(self._shared)
         return count
+
+    def _own(self, parallel: Any) -> ShoalBackend:
+        own = ShoalBackend(nesting_level=self.nesting_level)
+        own.parallel = parallel
+        return own
 
     def start_call(self) -> None:
         self._marks = Marks(self._shared)

@@ -144,6 +144,7 @@ class Worker:
         try:
             self._quiet.clear()
             self._now.task = number
+            self._interrupt()  # it may have been given up before it began
             return {}, pack(unpack(pickled, contents)(), Marks(None))
         except BaseException as wrong:  # also SystemExit: a task that leaves is a task that failed
             trouble = wrong
@@ -195,15 +196,15 @@ class Worker:
                 self._give_up(int(order["task"]))
 
     def _give_up(self, number: int) -> None:
+        self._now.unwanted = number
         if self._now.task != number:
             return
-        self._now.unwanted = number
         signal.pthread_kill(self._main, signal.SIGINT)  # to that thread, so that its sleep ends too
         if not self._quiet.wait(DEAF):
             _log.warning("a task that nobody wants does not listen: this worker begins anew")
             os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
-    def _interrupt(self, _number: int, _frame: object) -> None:
+    def _interrupt(self, *_: object) -> None:
         now = self._now
         if now.task is not None and now.task == now.unwanted:
             now.unwanted = None

@@ -1,4 +1,4 @@
-"""Sums and copies between machines: small ones ride on the roll call, large ones go by gloo.
+"""Between machines by gloo: what is too large to ride on the roll call.
 
 gloo's process group is made for exactly those who take part, and made anew when they change; its store is kept by the
 first of them, so nobody who left is needed. A broken stream becomes PeerLost with the name the roll call knows.
@@ -19,14 +19,14 @@ from torch._C._distributed_c10d import ProcessGroupGloo, TCPStore
 
 from shoal.train.errors import PeerLost, WaitedTooLong
 from shoal.train.group.rollcall import Arrival, Rollcall
+from shoal.train.group.ways import SMALL, call_source, reduce_at_once
 from shoal.train.world import World
 
-SMALL = 64 << 10  # bytes that ride on an arrival
 NAMED_WITHIN = 0.4  # seconds after a stream broke until the dead one must be known
 
 
 class Across:
-    """One member's way to those of other machines. Tensors are flat and in host memory."""
+    """Implements `ways.Way` with torch.distributed."""
 
     def __init__(self, world: World, roll: Rollcall, patience: float) -> None:
         self.roll = roll
@@ -38,34 +38,22 @@ class Across:
         # gloo left open aborts about one interpreter exit in ten ("terminate called without an active exception").
         atexit.register(self.close)
 
-    def reduce(self, whole: Tensor, weight: int, sign: int) -> int:
-        """In place, the sum over who comes. Returns the sum of their weights."""
+    def reduce(self, whole: Any, op: str, weight: int, sign: int) -> int:
         if whole.nbytes <= SMALL:
-            came = self.roll.arrive(sign, weight, _bytes(whole))
-            parts = [_tensor(one.data, whole.dtype) for one in sorted(came, key=_by_rank)]
-            whole.copy_(parts[0])
-            for part in parts[1:]:
-                whole.add_(part)
-        else:
-            came = self.roll.arrive(sign, weight)
-            if len(came) > 1:
-                self._go(came, lambda net: net.allreduce([whole], _SUM))
+            return reduce_at_once(self.roll, whole, op, weight, sign)
+        came = self.roll.arrive(sign, weight)
+        if len(came) > 1:
+            options = dist.AllreduceOptions()
+            options.reduceOp = _OPS[op]
+            self._go(came, lambda net: net.allreduce([_tensor(whole)], options))
         return sum(one.weight for one in came)
 
-    def broadcast(self, whole: Tensor, source: int | None, sign: int) -> None:
-        """In place, the values of the one seat that names itself as the source: its weight is 1, that of others 0."""
-        mine = source == self.roll.rank
-        small = whole.nbytes <= SMALL
-        came = self.roll.arrive(sign, int(mine), _bytes(whole) if mine and small else b"")
-        root = next((one for one in came if one.weight), None)
-        if root is None:
-            raise PeerLost("the source of a broadcast has left; broadcast from a member", [])
-        if small:
-            whole.copy_(_tensor(root.data, whole.dtype))
-        elif len(came) > 1:
+    def broadcast(self, whole: Any, source: int | None, sign: int) -> None:
+        root, came = call_source(self.roll, whole, source, sign)
+        if whole.nbytes > SMALL and len(came) > 1:
             options = dist.BroadcastOptions()
             options.rootRank = sorted(one.rank for one in came).index(root.rank)
-            self._go(came, lambda net: net.broadcast([whole], options))
+            self._go(came, lambda net: net.broadcast([_tensor(whole)], options))
 
     def exchange(self, data: bytes, sign: int) -> list[Arrival]:
         """Everybody's bytes."""
@@ -118,16 +106,14 @@ class Across:
             raise PeerLost(f"a stream between machines broke: {text}; see the logs of the others") from failed
 
 
-_SUM = dist.AllreduceOptions()
+_OPS: dict[str, Any] = {
+    "sum": dist.ReduceOp.SUM,
+    "mean": dist.ReduceOp.SUM,
+    "min": dist.ReduceOp.MIN,
+    "max": dist.ReduceOp.MAX,
+    "product": dist.ReduceOp.PRODUCT,
+}
 
 
-def _by_rank(one: Arrival) -> int:
-    return one.rank
-
-
-def _bytes(whole: Tensor) -> bytes:
-    return whole.view(torch.uint8).numpy().tobytes() if whole.numel() else b""
-
-
-def _tensor(data: bytes, dtype: torch.dtype) -> Tensor:
-    return torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0, dtype=dtype)
+def _tensor(whole: Any) -> Tensor:
+    return whole if isinstance(whole, Tensor) else torch.from_numpy(whole)

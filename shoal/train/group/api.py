@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 class Group(Protocol):
     """The workers that agree with each other. Calls of one rank come from one thread at a time; collective calls must
-    come in the same order on every member."""
+    come in the same order on every member. What is said of tensors here holds for arrays of numpy."""
 
     rank: int
     size: int
@@ -22,7 +22,8 @@ class Group(Protocol):
         ...
 
     def all_reduce(self, tensor: Tensor, op: str = "sum") -> None:
-        """In place, `sum` or `mean` over the members (those that left do not count). Bit-equal on all of them."""
+        """In place, `sum`, `mean`, `min`, `max` or `product` over the members (those that left do not count). Bit-equal
+        on all of them."""
         ...
 
     def broadcast(self, tensor: Tensor, source: int = 0) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from shoal.train.errors import NoRoom
 from shoal.train.group.api import Group
@@ -37,6 +38,22 @@ def make(world: World, seeing: Seeing, name: str = "all") -> Group:
     except NoRoom as no_room:
         _log.warning("%s; going on over the network, which is slower", no_room.message)
     return DistGroup.meet(world, seeing, name, patience)
+
+
+def part(world: World, ranks: Sequence[int], seeing: Seeing, name: str) -> tuple[Group, list[int]]:
+    """Of some workers, this one among them, and how that group counts them, in the order of `ranks`: over a network
+    from 0 on. Collective among them; `name` is used once."""
+    if len(ranks) == 1:
+        return ThreadGroup.make(1)[0], [0]
+    patience = float(world.variables.get(WAIT, PATIENCE))
+    workers = tuple(world.workers[rank] for rank in ranks)
+    if len({peer.node for peer in workers}) == 1:
+        try:
+            return SharedGroup.meet(folder(world), world.rank, ranks, name, seeing, patience), list(ranks)
+        except NoRoom as no_room:
+            _log.warning("%s; going on over the network, which is slower", no_room.message)
+    here = replace(world, rank=list(ranks).index(world.rank), size=len(ranks), workers=workers)
+    return make(here, seeing, name), list(range(len(ranks)))
 
 
 def on_machine(world: World, ranks: Sequence[int], seeing: Seeing, name: str) -> SharedGroup:

@@ -1,27 +1,28 @@
-"""The group over a network, where no two workers share memory: roll call for who is there, gloo for the numbers."""
+"""The group over a network, where no two workers share memory: roll call for who is there, another
+way for the numbers."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
 from shoal.train.group import calls
-from shoal.train.group.across import Across
+from shoal.train.group.lanes import pieces_of
 from shoal.train.group.rollcall import Rollcall
-from shoal.train.group.staging import flat, give_back
+from shoal.train.group.staging import count, flat, give_back, raw
+from shoal.train.group.ways import Way, way
 from shoal.train.seeing import EXCHANGE, Seeing
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from shoal.train.world import World
 
 
 class DistGroup:
     """Implements `group.api.Group` over streams. Tensors of a GPU travel through host memory."""
 
-    def __init__(self, across: Across, size: int, seeing: Seeing) -> None:
+    def __init__(self, across: Way, size: int, seeing: Seeing) -> None:
         self.rank = across.roll.rank
         self.size = size
         self._across = across
@@ -31,16 +32,16 @@ class DistGroup:
     def meet(cls, world: World, seeing: Seeing, name: str, patience: float) -> DistGroup:
         """Waits until all workers have come. WaitedTooLong or PeerLost that names who cannot be reached."""
         roll = Rollcall(world, name, seeing, patience)
-        return cls(Across(world, roll, patience), world.size, seeing)
+        return cls(way(world, roll, patience), world.size, seeing)
 
     def members(self) -> tuple[int, ...]:
         return self._across.roll.members()
 
     def all_reduce(self, tensor: Tensor, op: str = "sum") -> None:
         staged, copied = flat(tensor)
-        kind = calls.MEAN if op == "mean" else calls.SUM
+        sign = calls.sign(calls.REDUCTIONS[op], staged.dtype, count(staged))
         with self._seeing.spending(EXCHANGE):
-            among = self._across.reduce(staged, 1, calls.sign(kind, staged.dtype, staged.numel()))
+            among = self._across.reduce(staged, op, 1, sign)
         if op == "mean":
             divide(staged, among)
         self._seeing.sent(moved := 2 * (among - 1) * staged.nbytes // among, moved)
@@ -50,7 +51,7 @@ class DistGroup:
     def broadcast(self, tensor: Tensor, source: int = 0) -> None:
         staged, copied = flat(tensor)
         with self._seeing.spending(EXCHANGE):
-            sign = calls.sign(calls.BROADCAST, staged.dtype, staged.numel(), source)
+            sign = calls.sign(calls.BROADCAST, staged.dtype, count(staged), source)
             self._across.broadcast(staged, source, sign)
         self._seeing.sent(staged.nbytes, staged.nbytes)
         if copied and source != self.rank:
@@ -74,19 +75,21 @@ class DistGroup:
         self._across.roll.leave()
 
 
-def divide(staged: Tensor, by: int) -> None:
+def divide(staged: Any, by: int) -> None:
     """In place; whole numbers are rounded down."""
     if by > 1:
-        staged.div_(by, rounding_mode=None if staged.is_floating_point() else "floor")
+        how, piece = pieces_of(staged)
+        how.divide(piece, by)
 
 
 def post(roll: Rollcall, to: int, tensor: Tensor) -> None:
     staged, _ = flat(tensor)
-    sign = calls.sign(calls.SEND, staged.dtype, staged.numel())
-    roll.post(to, sign, staged.view(torch.uint8).numpy().data if staged.numel() else memoryview(b""))
+    roll.post(to, calls.sign(calls.SEND, staged.dtype, count(staged)), raw(staged))
 
 
 def take(roll: Rollcall, source: int, out: Tensor) -> None:
-    data = roll.take(source, calls.sign(calls.SEND, out.dtype, out.numel()))
-    if out.numel():
-        give_back(torch.frombuffer(data, dtype=torch.uint8).view(out.dtype), out)
+    staged, copied = flat(out)
+    data = roll.take(source, calls.sign(calls.SEND, staged.dtype, count(staged)))
+    raw(staged)[:] = data
+    if copied:
+        give_back(staged, out)

@@ -12,30 +12,28 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from torch import Tensor
-
 from shoal.train.errors import NoRoom, PeerLost
 from shoal.train.group import calls
-from shoal.train.group.across import Across
 from shoal.train.group.dist import divide, post, take
 from shoal.train.group.rollcall import Rollcall
 from shoal.train.group.shm import SharedGroup
-from shoal.train.group.staging import flat, give_back
+from shoal.train.group.staging import count, flat, give_back
+from shoal.train.group.ways import Way, way
 from shoal.train.seeing import EXCHANGE, Seeing
 from shoal.train.wire import segment
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from shoal.train.world import World
 
 T = TypeVar("T")
 
 
 class HostsGroup:
-    """Implements `group.api.Group` over `SharedGroup` and `Across`. A machine with one worker has no `local`."""
+    """Implements `group.api.Group` over `SharedGroup` and a `Way`. A machine with one worker has no `local`."""
 
-    def __init__(
-        self, local: SharedGroup | None, across: Across, seats: Sequence[Sequence[int]], seeing: Seeing
-    ) -> None:
+    def __init__(self, local: SharedGroup | None, across: Way, seats: Sequence[Sequence[int]], seeing: Seeing) -> None:
         self.rank = across.roll.rank
         self.size = sum(len(seat) for seat in seats)
         self._local, self._across, self._seeing = local, across, seeing
@@ -62,7 +60,7 @@ class HostsGroup:
                 local.leave()
             raise refused or NoRoom("another machine of the job has no room for shared memory; make it larger there")
         roll.sit(list(nodes.values()))
-        return cls(local, Across(world, roll, patience), list(nodes.values()), seeing)
+        return cls(local, way(world, roll, patience), list(nodes.values()), seeing)
 
     def members(self) -> tuple[int, ...]:
         """Of this machine as shared memory tells, which learns of a death first; of the others as they said."""
@@ -71,8 +69,8 @@ class HostsGroup:
 
     def all_reduce(self, tensor: Tensor, op: str = "sum") -> None:
         staged, copied = flat(tensor)
-        sign = calls.sign(calls.MEAN if op == "mean" else calls.SUM, staged.dtype, staged.numel())
-        self._whole(lambda: self._reduce(staged, op == "mean", sign))
+        sign = calls.sign(calls.REDUCTIONS[op], staged.dtype, count(staged))
+        self._whole(lambda: self._reduce(staged, op, sign))
         if copied:
             give_back(staged, tensor)
 
@@ -105,15 +103,15 @@ class HostsGroup:
         self._across.close()
         self._across.roll.leave()
 
-    def _reduce(self, staged: Tensor, mean: bool, sign: int) -> None:
+    def _reduce(self, staged: Tensor, op: str, sign: int) -> None:
         if self._local is not None:
-            self._local.all_reduce(staged)
+            self._local.all_reduce(staged, "sum" if op == "mean" else op)
         present = self._present()
         if present[0] == self.rank:
             with self._seeing.spending(EXCHANGE):
-                among = self._across.reduce(staged, len(present), sign)
+                among = self._across.reduce(staged, op, len(present), sign)
             self._seeing.sent(2 * staged.nbytes, 2 * staged.nbytes)
-            if mean:
+            if op == "mean":
                 divide(staged, among)
         else:
             self._across.roll.stand_by()
@@ -128,7 +126,7 @@ class HostsGroup:
                 self._local.gather(None)  # agrees on who is here
         present = self._present()
         if present[0] == self.rank:
-            sign = calls.sign(calls.BROADCAST, staged.dtype, staged.numel(), source)
+            sign = calls.sign(calls.BROADCAST, staged.dtype, count(staged), source)
             self._across.broadcast(staged, self.rank if self._is_here(source) else None, sign)
         else:
             self._across.roll.stand_by()

@@ -1,27 +1,31 @@
-"""Adding and copying pieces of memory: numpy where it knows the numbers, torch for the half ones.
+"""Combining and copying pieces of memory: numpy where it knows the numbers, torch for the half ones.
 
 numpy because it is always one thread (a background thread that starts OpenMP teams would fight the training for cores),
-releases the GIL, and takes a slice in a tenth of torch's time; at 256 KB both add at the speed of the cache.
+releases the GIL, and takes a slice in a tenth of torch's time; at 256 KB both add at the speed of the cache. And where
+there is no torch, as in TensorFlow's processes, everything but bfloat16 goes without it.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+import sys
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from shoal.train.group import calls
 from shoal.train.wire.segment import Segment
 
-HALF = (torch.float16, torch.bfloat16)
+if TYPE_CHECKING:
+    import torch
+
+HALF = ("float16", "bfloat16")
 
 
 class Lane(Protocol):
     """How to work on one kind of number. A piece is what `over` or `at` returned, or a slice of it."""
 
-    def over(self, tensor: Tensor) -> Any:
-        """A flat host tensor as a piece."""
+    def over(self, flat: Any) -> Any:
+        """A flat host tensor or array as a piece."""
         ...
 
     def at(self, segment: Segment, offset: int, count: int) -> Any:
@@ -30,24 +34,39 @@ class Lane(Protocol):
 
     def copy(self, to: Any, source: Any) -> None: ...
 
-    def add(self, one: Any, other: Any, out: Any) -> None: ...
+    def combine(self, op: str, one: Any, other: Any, out: Any) -> None:
+        """By `sum`, `min`, `max` or `product`, one by one."""
+        ...
 
     def divide(self, piece: Any, by: int) -> None:
         """In place; whole numbers are rounded down."""
         ...
 
 
-def lane(dtype: torch.dtype) -> Lane:
-    return _Torch(dtype) if dtype in HALF else _Numpy(dtype)
+def lane(dtype: Any) -> Lane:
+    """For a dtype of torch's or of numpy's."""
+    name = calls.named(dtype)
+    if name in HALF and "torch" in sys.modules:  # torch adds half numbers ten times as fast
+        return _Torch(getattr(sys.modules["torch"], name))
+    return _Numpy(np.dtype(name) if type(dtype).__module__ == "torch" else dtype)
+
+
+def pieces_of(flat: Any) -> tuple[Lane, Any]:
+    """The lane for a flat tensor or array, and it as a piece."""
+    how = lane(flat.dtype)
+    return how, how.over(flat)
+
+
+_UFUNCS: dict[str, Any] = {"sum": np.add, "min": np.minimum, "max": np.maximum, "product": np.multiply}
 
 
 class _Numpy:
-    def __init__(self, dtype: torch.dtype) -> None:
-        self.dtype = torch.empty(0, dtype=dtype).numpy().dtype
+    def __init__(self, dtype: Any) -> None:
+        self.dtype = np.dtype(dtype)
         self.whole = self.dtype.kind in "iu"
 
-    def over(self, tensor: Tensor) -> Any:
-        return tensor.numpy()
+    def over(self, flat: Any) -> Any:
+        return flat if isinstance(flat, np.ndarray) else flat.numpy()
 
     def at(self, segment: Segment, offset: int, count: int) -> Any:
         return segment.array(self.dtype, offset, count)
@@ -55,8 +74,8 @@ class _Numpy:
     def copy(self, to: Any, source: Any) -> None:
         np.copyto(to, source)
 
-    def add(self, one: Any, other: Any, out: Any) -> None:
-        np.add(one, other, out=out)
+    def combine(self, op: str, one: Any, other: Any, out: Any) -> None:
+        _UFUNCS[op](one, other, out=out)
 
     def divide(self, piece: Any, by: int) -> None:
         if self.whole:
@@ -69,10 +88,14 @@ class _Numpy:
 
 class _Torch:
     def __init__(self, dtype: torch.dtype) -> None:
-        self.dtype = dtype
+        import torch
 
-    def over(self, tensor: Tensor) -> Any:
-        return tensor
+        self.dtype = dtype
+        self._ops: dict[str, Any] = {"sum": torch.add, "min": torch.minimum, "max": torch.maximum, "product": torch.mul}
+        self._from_numpy = torch.from_numpy
+
+    def over(self, flat: Any) -> Any:
+        return self._from_numpy(flat) if isinstance(flat, np.ndarray) else flat
 
     def at(self, segment: Segment, offset: int, count: int) -> Any:
         return segment.tensor(self.dtype, offset, count)
@@ -80,8 +103,8 @@ class _Torch:
     def copy(self, to: Any, source: Any) -> None:
         to.copy_(source)
 
-    def add(self, one: Any, other: Any, out: Any) -> None:
-        torch.add(one, other, out=out)
+    def combine(self, op: str, one: Any, other: Any, out: Any) -> None:
+        self._ops[op](one, other, out=out)
 
     def divide(self, piece: Any, by: int) -> None:
         piece.div_(by)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-
-from torch import Tensor
+from typing import Any
 
 from shoal.train.errors import Disagreement, PeerLost
 from shoal.train.group import calls
 from shoal.train.group.attendance import Attendance
 from shoal.train.group.board import LEFT
-from shoal.train.group.lanes import lane
+from shoal.train.group.lanes import pieces_of
+from shoal.train.group.staging import count
 from shoal.train.wire.segment import PAGE, Segment
 
 RING = 1 << 20  # bytes
@@ -34,13 +34,13 @@ class Mailboxes:
         self._to: dict[int, _Ring] = {}
         self._from: dict[int, _Ring] = {}
 
-    def send(self, to: int, flat: Tensor) -> None:
+    def send(self, to: int, flat: Any) -> None:
         if to not in self._to:
             path = self._name(self._at.rank, to)
             self._to[to] = _Ring(Segment.create(path, PAGE + RING, touch=True), self._at, to)
         self._to[to].send(flat)
 
-    def receive(self, source: int, flat: Tensor) -> None:
+    def receive(self, source: int, flat: Any) -> None:
         if source not in self._from:
             self._from[source] = _Ring(self._find(source), self._at, source)
         self._from[source].receive(flat)
@@ -73,28 +73,26 @@ class _Ring:
         self._words = segment.view(0, PAGE).cast("q")
         self._lines = segment.view(PAGE, RING).cast("q")
 
-    def send(self, flat: Tensor) -> None:
-        sign = calls.sign(calls.SEND, flat.dtype, flat.numel())
+    def send(self, flat: Any) -> None:
+        sign = calls.sign(calls.SEND, flat.dtype, count(flat))
         begin = self._await(TAKEN, self._words[WRITTEN] + LINE - RING, sign)
         self._lines[begin % RING // 8] = sign
         self._advance(WRITTEN, LINE)
-        how, size = lane(flat.dtype), flat.dtype.itemsize
-        whole = how.over(flat)
+        (how, whole), size = pieces_of(flat), flat.dtype.itemsize
         for low, high in self._pieces(WRITTEN, flat.nbytes):
             begin = self._await(TAKEN, self._words[WRITTEN] + high - low - RING, sign)
             to = how.at(self.segment, PAGE + begin % RING, (high - low) // size)
             how.copy(to, whole[low // size : high // size])
             self._advance(WRITTEN, high - low)
 
-    def receive(self, flat: Tensor) -> None:
-        sign = calls.sign(calls.SEND, flat.dtype, flat.numel())
+    def receive(self, flat: Any) -> None:
+        sign = calls.sign(calls.SEND, flat.dtype, count(flat))
         begin = self._await(WRITTEN, self._words[TAKEN] + LINE, sign)
         theirs = self._lines[begin % RING // 8]
         if theirs != sign:
             raise self._differs(theirs, sign)
         self._advance(TAKEN, LINE)
-        how, size = lane(flat.dtype), flat.dtype.itemsize
-        whole = how.over(flat)
+        (how, whole), size = pieces_of(flat), flat.dtype.itemsize
         for low, high in self._pieces(TAKEN, flat.nbytes):
             begin = self._await(WRITTEN, self._words[TAKEN] + high - low, sign)
             found = how.at(self.segment, PAGE + begin % RING, (high - low) // size)

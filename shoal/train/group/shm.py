@@ -18,7 +18,7 @@ from shoal.train.group.attendance import Attendance
 from shoal.train.group.board import Board
 from shoal.train.group.mailbox import Mailboxes
 from shoal.train.group.meeting import Meeting
-from shoal.train.group.staging import flat, give_back
+from shoal.train.group.staging import count, flat, give_back
 from shoal.train.group.stripes import Stripes
 from shoal.train.seeing import EXCHANGE, Seeing
 
@@ -68,10 +68,9 @@ class SharedGroup:
 
     def all_reduce(self, tensor: Tensor, op: str = "sum") -> None:
         staged, copied = flat(tensor)
-        kind = calls.MEAN if op == "mean" else calls.SUM
-        sign = calls.sign(kind, staged.dtype, staged.numel())
+        sign = calls.sign(calls.REDUCTIONS[op], staged.dtype, count(staged))
         with self._exchanging():
-            among = self._stripes.reduce(staged, op == "mean", sign)
+            among = self._stripes.reduce(staged, op, sign)
         self._count(2 * (among - 1) * staged.nbytes // among)
         if copied:
             give_back(staged, tensor)
@@ -80,7 +79,7 @@ class SharedGroup:
         if source not in self.present:
             raise self._no_source(source)
         staged, copied = flat(tensor)
-        sign = calls.sign(calls.BROADCAST, staged.dtype, staged.numel(), source)
+        sign = calls.sign(calls.BROADCAST, staged.dtype, count(staged), source)
         with self._exchanging():
             self._stripes.broadcast(staged, source, sign, self._no_source)
         self._count(staged.nbytes)

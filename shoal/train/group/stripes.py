@@ -18,12 +18,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from shoal.train.group.attendance import Attendance
 from shoal.train.group.board import AREA, OUT, PUT
 from shoal.train.group.lanes import Lane, lane
+from shoal.train.group.staging import count
 from shoal.train.wire.segment import PAGE
 
 STRIPE = 512 << 10  # bytes; two members' blocks of it fit a core's L2 beside what they are added to
@@ -48,39 +46,39 @@ def size(members: int) -> int:
 
 
 class Stripes:
-    """The rings of all members as one member sees them. Tensors are flat and in host memory."""
+    """The rings of all members as one member sees them. Tensors and arrays are flat and in host memory."""
 
     def __init__(self, attendance: Attendance) -> None:
         self._at = attendance
         self._area = 0
-        self._rings: dict[torch.dtype, _Rings] = {}
+        self._rings: dict[Any, _Rings] = {}
 
-    def reduce(self, whole: Tensor, mean: bool, sign: int) -> int:
-        """In place. Returns among how many."""
+    def reduce(self, whole: Any, op: str, sign: int) -> int:
+        """In place, by one of `calls.REDUCTIONS`. Returns among how many."""
         rings = self._of(whole.dtype)
         if whole.nbytes <= SMALL:
-            return self._reduce_at_once(rings, whole, mean, sign)
+            return self._reduce_at_once(rings, whole, op, sign)
         members = self._at.arrive(sign)
         if len(members) > 1:
-            _Reduction(self._at, rings, whole, members, mean, sign).run()
+            _Reduction(self._at, rings, whole, members, op, sign).run()
         return len(members)
 
-    def broadcast(self, whole: Tensor, source: int, sign: int, gone: Callable[[int], Exception]) -> None:
+    def broadcast(self, whole: Any, source: int, sign: int, gone: Callable[[int], Exception]) -> None:
         """In place. Raises what `gone` returns when the source has left meanwhile."""
         rings = self._of(whole.dtype)
         small, mine = whole.nbytes <= SMALL, source == self._at.rank
         if small and mine:
             self._area ^= 1
-            rings.lane.copy(rings.area(source, self._area)[: whole.numel()], rings.lane.over(whole))
+            rings.lane.copy(rings.area(source, self._area)[: count(whole)], rings.lane.over(whole))
         members = self._at.arrive(sign, self._area)
         if source not in members:
             raise gone(source)
         if small:
             if not mine:
-                rings.lane.copy(rings.lane.over(whole), rings.area(source, self._area_of(source))[: whole.numel()])
+                rings.lane.copy(rings.lane.over(whole), rings.area(source, self._area_of(source))[: count(whole)])
             return
         stripe = STRIPE // whole.dtype.itemsize
-        pieces = [rings.lane.over(whole)[begin : begin + stripe] for begin in range(0, whole.numel(), stripe)]
+        pieces = [rings.lane.over(whole)[begin : begin + stripe] for begin in range(0, count(whole), stripe)]
         if mine:
             self._hand_out(rings, pieces, [one for one in members if one != source], sign)
         else:
@@ -100,14 +98,14 @@ class Stripes:
             begin += step
         return [bytes(parts[one]) for one in sorted(parts)]
 
-    def _reduce_at_once(self, rings: _Rings, whole: Tensor, mean: bool, sign: int) -> int:
-        piece, count = rings.lane.over(whole), whole.numel()
+    def _reduce_at_once(self, rings: _Rings, whole: Any, op: str, sign: int) -> int:
+        piece, number = rings.lane.over(whole), count(whole)
         self._area ^= 1
-        rings.lane.copy(rings.area(self._at.rank, self._area)[:count], piece)
+        rings.lane.copy(rings.area(self._at.rank, self._area)[:number], piece)
         members = self._at.arrive(sign, self._area)
         if len(members) > 1:
-            rings.sum([rings.area(one, self._area_of(one))[:count] for one in members], piece)
-            if mean:
+            rings.combine(op, [rings.area(one, self._area_of(one))[:number] for one in members], piece)
+            if op == "mean":
                 rings.lane.divide(piece, len(members))
         return len(members)
 
@@ -135,7 +133,7 @@ class Stripes:
     def _area_of(self, other: int) -> int:
         return self._at.boards[other].words[AREA + self._at.turn()]
 
-    def _of(self, dtype: torch.dtype) -> _Rings:
+    def _of(self, dtype: Any) -> _Rings:
         if dtype not in self._rings:
             self._rings[dtype] = _Rings(self._at, lane(dtype), dtype.itemsize)
         return self._rings[dtype]
@@ -167,25 +165,26 @@ class _Rings:
     def area(self, rank: int, which: int) -> Any:
         return self._areas[rank][which]
 
-    def sum(self, pieces: Sequence[Any], out: Any) -> None:
-        """In their order."""
-        self.lane.add(pieces[0], pieces[1], out)
+    def combine(self, op: str, pieces: Sequence[Any], out: Any) -> None:
+        """In their order. A mean is a sum here."""
+        how = "sum" if op == "mean" else op
+        self.lane.combine(how, pieces[0], pieces[1], out)
         for piece in pieces[2:]:
-            self.lane.add(out, piece, out)
+            self.lane.combine(how, out, piece, out)
 
 
 class _Reduction:
     """One large all-reduce under way."""
 
     def __init__(
-        self, attendance: Attendance, rings: _Rings, whole: Tensor, members: Sequence[int], mean: bool, sign: int
+        self, attendance: Attendance, rings: _Rings, whole: Any, members: Sequence[int], op: str, sign: int
     ) -> None:
         self._at, self._rings, self._members, self._sign = attendance, rings, members, sign
         self._tensor = rings.lane.over(whole)
-        self._count = whole.numel()
+        self._count = count(whole)
         self._place = members.index(attendance.rank)
         self._others = [one for one in members if one != attendance.rank]
-        self._divisor = len(members) if mean else 1
+        self._op, self._divisor = op, len(members) if op == "mean" else 1
         self._stripe = _stripe(self._count, rings.itemsize, len(members))
         self._number = -(-self._count // self._stripe)
 
@@ -241,7 +240,7 @@ class _Reduction:
             theirs = [self._rings.put(one, stripe)[low:high] for one in self._others]
             # With two, the order of the sum is free: in place it takes a third less time.
             to, copy = (mine, out) if len(theirs) == 1 else (out, mine)
-            self._rings.sum([*theirs[: self._place], mine, *theirs[self._place :]], to)
+            self._rings.combine(self._op, [*theirs[: self._place], mine, *theirs[self._place :]], to)
             if self._divisor > 1:
                 self._rings.lane.divide(to, self._divisor)
             self._rings.lane.copy(copy, to)

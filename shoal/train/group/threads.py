@@ -10,14 +10,16 @@ import json
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from shoal.train.errors import Disagreement, PeerLost, WaitedTooLong
 from shoal.train.group import calls
-from shoal.train.group.staging import flat, give_back
+from shoal.train.group.lanes import pieces_of
+from shoal.train.group.staging import copy_of, count, flat, give_back
 from shoal.train.seeing import Seeing
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PATIENCE = 60.0  # seconds
 
@@ -45,14 +47,14 @@ class ThreadGroup:
 
     def all_reduce(self, tensor: Tensor, op: str = "sum") -> None:
         staged, copied = flat(tensor)
-        kind = calls.MEAN if op == "mean" else calls.SUM
-        parts = self._meet(calls.sign(kind, staged.dtype, staged.numel()), staged.clone())
+        (how, mine), sign = pieces_of(staged), calls.sign(calls.REDUCTIONS[op], staged.dtype, count(staged))
+        parts = self._meet(sign, copy_of(mine))
         every = [parts[one] for one in sorted(parts)]
-        staged.copy_(every[0])
+        how.copy(mine, every[0])
         for one in every[1:]:
-            staged.add_(one)
+            how.combine("sum" if op == "mean" else op, mine, one, mine)
         if op == "mean" and len(every) > 1:
-            staged.div_(len(every), rounding_mode=None if staged.is_floating_point() else "floor")
+            how.divide(mine, len(every))
         self.seeing.sent(2 * (len(every) - 1) * staged.nbytes // len(every))
         if copied:
             give_back(staged, tensor)
@@ -61,9 +63,10 @@ class ThreadGroup:
         if source != self.rank and source not in self.members():
             raise PeerLost(f"worker-{source} is no longer here, so it cannot be the source", [f"worker-{source}"])
         staged, copied = flat(tensor)
-        mine = staged.clone() if source == self.rank else None
-        parts = self._meet(calls.sign(calls.BROADCAST, staged.dtype, staged.numel(), source), mine)
-        staged.copy_(parts[source])
+        how, piece = pieces_of(staged)
+        mine = copy_of(piece) if source == self.rank else None
+        parts = self._meet(calls.sign(calls.BROADCAST, staged.dtype, count(staged), source), mine)
+        how.copy(piece, parts[source])
         if copied:
             give_back(staged, tensor)
 
@@ -75,7 +78,7 @@ class ThreadGroup:
         with self._table.changed:
             if to in self._table.left | self._table.gone:
                 raise _away(to)
-            self._table.mail.setdefault((self.rank, to), deque()).append(tensor.detach().clone())
+            self._table.mail.setdefault((self.rank, to), deque()).append(copy_of(flat(tensor)[0]))
             self._table.changed.notify_all()
         self.seeing.sent(tensor.nbytes)
 
@@ -86,12 +89,16 @@ class ThreadGroup:
             if not box:
                 raise _away(source)
             found = box.popleft()
-        if found.shape.numel() != out.numel() or found.dtype != out.dtype:
+        staged, copied = flat(out)
+        if count(found) != count(staged) or found.dtype != staged.dtype:
             raise Disagreement(
-                f"worker-{self.rank} expects {out.numel()} {out.dtype} from worker-{source}, which sent "
-                f"{found.numel()} {found.dtype}; both must name the same tensor"
+                f"worker-{self.rank} expects {count(staged)} {staged.dtype} from worker-{source}, which sent "
+                f"{count(found)} {found.dtype}; both must name the same tensor"
             )
-        out.detach().copy_(found.view(out.shape))
+        how, piece = pieces_of(staged)
+        how.copy(piece, how.over(found))
+        if copied:
+            give_back(staged, out)
 
     def leave(self) -> None:
         with self._table.changed:

@@ -61,6 +61,28 @@ def takes_the_mean(group: Group) -> None:
     assert whole.tolist() == [sum(range(1, group.size + 1)) // group.size] * 3, "whole numbers are rounded down"
 
 
+def takes_the_least_the_greatest_and_the_product(group: Group) -> None:
+    for size in (5, 200_003):
+        every = torch.stack([numbers(size, rank) - 1 for rank in group.members()])
+        for op, expected in (("min", every.amin(0)), ("max", every.amax(0)), ("product", every.prod(0))):
+            tensor = numbers(size, group.rank) - 1
+            group.all_reduce(tensor, op)
+            assert torch.equal(tensor, expected), f"{op} of {size}"
+
+
+def takes_arrays_of_numpy(group: Group) -> None:
+    for size in (5, 300_001):
+        array = numbers(size, group.rank).numpy()
+        group.all_reduce(array)
+        assert torch.equal(torch.from_numpy(array), total(group, size))
+        rows = numbers(size * 2, group.rank).numpy().reshape(2, size).T
+        group.broadcast(rows, 1)
+        assert torch.equal(torch.from_numpy(rows.T.copy()).view(-1), numbers(size * 2, 1))
+    half = numbers(7, group.rank, torch.float16).numpy()
+    group.all_reduce(half, "mean")
+    assert half.dtype.name == "float16"
+
+
 def ends_bit_equal(group: Group) -> None:
     for size in (1001, 500_009):
         tensor = torch.randn(size, generator=torch.Generator().manual_seed(group.rank))
@@ -205,6 +227,8 @@ CHECKS: tuple[Check, ...] = (
     sums_exactly,
     sums_every_kind_of_number,
     takes_the_mean,
+    takes_the_least_the_greatest_and_the_product,
+    takes_arrays_of_numpy,
     ends_bit_equal,
     takes_any_shape,
     broadcasts_from_anyone,

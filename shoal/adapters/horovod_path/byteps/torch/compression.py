@@ -1,0 +1,3 @@
+from shoal.adapters.hvd.torch.compression import Compression
+
+__all__ = ["Compression"]

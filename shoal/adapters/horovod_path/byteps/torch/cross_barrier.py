@@ -1,0 +1,1 @@
+from shoal.adapters.hvd.torch.byteps import *  # noqa: F403

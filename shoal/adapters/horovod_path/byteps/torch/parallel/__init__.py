@@ -1,0 +1,3 @@
+from shoal.adapters.hvd.torch.byteps import DistributedDataParallel
+
+__all__ = ["DistributedDataParallel"]

@@ -1,0 +1,3 @@
+from shoal.adapters.hvd.errors import HorovodInternalError, HostsUpdatedInterrupt
+
+__all__ = ["HorovodInternalError", "HostsUpdatedInterrupt"]

@@ -1,0 +1,1 @@
+from shoal.adapters.hvd.keras import *  # noqa: F403

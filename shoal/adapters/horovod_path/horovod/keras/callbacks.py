@@ -1,0 +1,1 @@
+from shoal.adapters.hvd.keras.callbacks import *  # noqa: F403

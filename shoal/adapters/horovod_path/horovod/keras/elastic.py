@@ -1,0 +1,1 @@
+from shoal.adapters.hvd.keras.elastic import *  # noqa: F403

@@ -1,0 +1,1 @@
+from shoal.adapters.hvd.tensorflow import *  # noqa: F403

@@ -1,0 +1,3 @@
+from shoal.adapters.hvd.tensorflow.compression import Compression
+
+__all__ = ["Compression"]

@@ -1,0 +1,1 @@
+from shoal.adapters.hvd.tensorflow.elastic import *  # noqa: F403

@@ -1,0 +1,1 @@
+from shoal.adapters.hvd.tensorflow.functions import *  # noqa: F403

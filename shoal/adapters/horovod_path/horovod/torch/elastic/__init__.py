@@ -1,0 +1,1 @@
+from shoal.adapters.hvd.torch.elastic import *  # noqa: F403

@@ -1,0 +1,3 @@
+from shoal.adapters.hvd.torch.sampler import ElasticSampler
+
+__all__ = ["ElasticSampler"]

@@ -1,0 +1,3 @@
+from shoal.adapters.hvd.torch.elastic import TorchState
+
+__all__ = ["TorchState"]

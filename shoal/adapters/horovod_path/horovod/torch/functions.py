@@ -1,0 +1,1 @@
+from shoal.adapters.hvd.torch.functions import *  # noqa: F403

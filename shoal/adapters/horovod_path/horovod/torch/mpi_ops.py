@@ -1,0 +1,1 @@
+from shoal.adapters.hvd.torch import *  # noqa: F403

@@ -1,0 +1,3 @@
+from shoal.adapters.hvd.torch.optimizer import DistributedOptimizer
+
+__all__ = ["DistributedOptimizer"]

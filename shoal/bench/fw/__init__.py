@@ -1,0 +1,1 @@
+"""Scripts of measurements with frameworks; each runs in the framework's interpreter and prints one JSON line."""
