@@ -124,3 +124,9 @@ def test_the_roster_lies_there_as_a_hostfile_too_and_leaves_with_who_is_gone(pla
         place.write_roster(json.loads(Roster(version, "k", members).to_json()))
         assert Path(told[HOSTFILE]).read_text().splitlines() == lines
         assert json.loads(place.roster.read_text())["version"] == version
+
+
+def test_every_path_in_the_library_is_filled_in_and_the_users_own_stay(place: Place) -> None:
+    told = {"PYTHONPATH": "@library/shoal/adapters/x:@library:/mine/@library"}
+    env = place.environment(Process("worker-0", ["x"], told), {})
+    assert env["PYTHONPATH"] == "/lib/of/shoal/shoal/adapters/x:/lib/of/shoal:/mine/@library"

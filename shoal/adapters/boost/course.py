@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import signal
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -50,12 +51,15 @@ class Course:
         return self._meeting.share(found[0] if found else b"")
 
     def listen(self) -> None:
-        """From now on SIGTERM asks all workers to stop after the round."""
+        """From now on SIGTERM asks all workers to stop after the round. It is never taken by the thread that trains:
+        LightGBM gives up when a signal interrupts a call to its peers (4.7: "Interrupted system call")."""
 
         def told(number: int, frame: FrameType | None) -> None:
             self._asked = True
 
         signal.signal(signal.SIGTERM, told)
+        threading.Thread(target=threading.Event().wait, name="shoal-signals", daemon=True).start()
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # threads of the framework inherit it
 
     def after(self, mine: Sequence[Score], model: Callable[[], bytes]) -> bool:
         """Whether this was the last round. `mine` are the scores of this worker's rows."""

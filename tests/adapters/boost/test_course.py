@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -77,3 +80,33 @@ def test_only_the_newest_checkpoint_is_kept_and_none_after_the_end(tmp_path: Pat
     keeper.clear()
     keeper.clear()
     assert keeper.load() is None
+
+
+LISTENS = """
+import ctypes, os, signal, socket, threading
+from pathlib import Path
+from shoal.adapters.boost.course import Course
+from shoal.adapters.boost.keeper import Keeper
+from shoal.adapters.boost.task import Task
+from shoal.adapters.meeting import Meeting
+from shoal.train.world import World
+
+course = Course(Task((Path("x"),)), Meeting(World()), Keeper(Path("outputs")))
+course.listen()
+ours, theirs = socket.socketpair()
+def stop():
+    os.kill(os.getpid(), signal.SIGTERM)
+    theirs.send(b"x")
+threading.Timer(0.3, stop).start()
+print(ctypes.CDLL(None).recv(ours.fileno(), ctypes.create_string_buffer(1), 1, 0), flush=True)
+print(course.after([], lambda: b"model"), course.stopped, flush=True)
+"""
+
+
+def test_a_stop_interrupts_no_call_of_the_framework(tmp_path: Path) -> None:
+    root = Path(__file__).parents[3]
+    env = {**os.environ, "PYTHONPATH": str(root)}
+    for _ in range(3):
+        words = [sys.executable, "-c", LISTENS]
+        done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+        assert done.stdout.splitlines()[::2] == ["1", "True True"], done.stderr
