@@ -31,8 +31,8 @@ $(VENV)/.dev: $(VENV)/.made pyproject.toml requirements.lock
 	@touch $@ $(VENV)/.demo
 
 # The system's packages that tests use, where we may install them; elsewhere their tests say what to type.
-SYSTEM_PACKAGES := libfaketime
-$(VENV)/.system: $(VENV)/.made
+SYSTEM_PACKAGES := libfaketime openmpi-bin bubblewrap
+$(VENV)/.system: $(VENV)/.made Makefile
 	@if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && ! dpkg -s $(SYSTEM_PACKAGES) > /dev/null 2>&1; then \
 		apt-get update -qq && apt-get install -y -qq --no-install-recommends $(SYSTEM_PACKAGES) > /dev/null; fi
 	@touch $@

@@ -19,7 +19,7 @@ from shoal import __version__
 from shoal._lib.quantities import format_duration, format_size
 from shoal.job import bounds
 from shoal.job.bounds import Bound
-from shoal.job.fields import Resources
+from shoal.job.fields import Frozen, Resources
 from shoal.job.reasons import Reason
 from shoal.job.roles import RoleSpec
 from shoal.job.spec import JobSpec
@@ -334,15 +334,29 @@ def _kind(schema: Mapping[str, Any]) -> str:
 def settings() -> Iterator[str]:
     from shoal.server.settings import ServerSettings
 
+    return _settings(ServerSettings)
+
+
+def isolation() -> Iterator[str]:
+    from shoal.server.settings import IsolationSettings
+
+    return _settings(IsolationSettings)
+
+
+def _settings(model: type[Frozen]) -> Iterator[str]:
     rows = []
-    for name, field in ServerSettings.model_fields.items():
-        shown = (
-            ""
-            if field.default is None
-            else f"`{str(field.default).lower() if field.default is False else field.default}`"
-        )
-        rows.append((f"`{name}`", shown, _sentence(_SETTING_WORDS.get(name) or field.description or "")))
+    for name, field in model.model_fields.items():
+        rows.append((f"`{name}`", _set(field.default), _sentence(_SETTING_WORDS.get(name) or field.description or "")))
     return table(("key", "default", "meaning"), rows)
+
+
+def _set(value: Any) -> str:
+    """As one would write it into the file; nothing where nothing is set."""
+    if value is None or value == ():
+        return ""
+    if isinstance(value, tuple):
+        return f"`{'-'.join(map(str, value))}`"
+    return "`false`" if value is False else f"`{value}`"
 
 
 def sizes() -> Iterator[str]:
@@ -440,6 +454,7 @@ PARTS: dict[str, Callable[[], Iterable[str]]] = {
     "shapes": shapes,
     "errors": errors,
     "settings": settings,
+    "isolation": isolation,
     "sizes": sizes,
     "frameworks": frameworks,
     "framework-ends": ends,

@@ -23,6 +23,7 @@ SIZE = "SHOAL_SIZE"  # number of workers
 MEMBER = "SHOAL_MEMBER"  # worker-1, server-0
 NODE = "SHOAL_NODE"
 ROSTER = "SHOAL_ROSTER"  # path of the roster file; rewritten in place when the roster changes
+HOSTFILE = "SHOAL_HOSTFILE"  # path of the same as a list of nodes, in the form that mpirun reads
 INPUTS = "SHOAL_INPUTS"  # folder that holds one folder per input
 OUTPUTS = "SHOAL_OUTPUTS"  # folder whose content goes to `outputs:`
 STRATEGY = "SHOAL_STRATEGY"
@@ -35,6 +36,7 @@ SECRET = "SHOAL_SECRET"  # what peers inside the gang prove to each other
 INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "USER", "LOGNAME", "TMPDIR")
 
 AUTH_SCHEME = "Gang"
+GONE = "gone"  # the state of a member that will not come back
 
 
 def gang_secret(server_secret: str, key: str) -> str:
@@ -63,7 +65,7 @@ class Task:
     secret: str
     node: str
     host: str  # the address peers reach this node at
-    folder: str  # the gang's folder: lock, spool, roster, shared memory note
+    folder: str  # what the gang's shepherds may write: lock, spool, roster, shared memory note
     work: str  # where the ranks start
     seats: List[Seat]
     log_limit: int  # bytes kept per rank, head and tail

@@ -140,7 +140,7 @@ _TF_SERVER = Part(SERVER, "its parameter server (ps)", least=1, ours=True)
 _MXNET = (
     _WORKER,
     Part(SERVER, "holds keys of the key-value store", least=1, ours=True),
-    Part(SCHEDULER, "tells the others of each other", least=1, most=1, ours=True),
+    Part(SCHEDULER, "tells the others of each other", least=1, most=1, ours=True, light=True),
 )
 _PADDLE_PS = (_WORKER, Part(SERVER, "holds tables; runs the script, which calls fleet.run_server()", least=1))
 
@@ -243,6 +243,27 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
                 [("allreduce", "its DistributedOptimizer averages gradients", (_WORKER,))],
                 usual="allreduce",
                 why_not="its ranks are equal and reduce together",
+            ),
+            _row(
+                "sklearn",
+                "joblib's tasks (n_jobs=-1) go to the workers",
+                [
+                    (
+                        NATIVE,
+                        "the script is the chief's; GridSearchCV and friends spread over the workers",
+                        (
+                            Part(CHIEF, "runs the script", least=1, most=1, leads="all"),
+                            Part(WORKER, "takes tasks of joblib", least=1, on_lost="restart", ours=True),
+                        ),
+                    )
+                ],
+                why_not="its tasks are independent of each other and exchange nothing",
+            ),
+            _row(
+                "mpi",
+                "mpirun makes the ranks one world; each is a worker with its own log and limits",
+                [(NATIVE, "the program does its own exchange, by MPI", (_WORKER,))],
+                why_not="Shoal cannot reach into a program it does not know",
             ),
             _row(
                 "command",

@@ -87,9 +87,24 @@ class Home:
     def gangs(self) -> Path:
         return self.root / "gangs"
 
+    @property
+    def people(self) -> Path:
+        """One folder per user, the HOME of his jobs where they do not run under the server's own user."""
+        return self.root / "people"
+
+    @property
+    def public(self) -> Path:
+        """What every shepherd may read, whoever it runs as: the shepherd itself, the library, where the server is."""
+        return self.root / "public"
+
+    @property
+    def public_note(self) -> Path:
+        return self.public / "server.json"
+
     def create(self) -> None:
         for folder in (self.root, self.blobs, self.logs, self.work, self.gangs):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_readable(self.public)
 
     def identity(self) -> str:
         """A name that is this home's alone, made once: the server that holds the home's lock may act under it again."""
@@ -104,6 +119,8 @@ class Home:
 
     def write_note(self, note: ServerNote) -> None:
         write_private(self.note_file, json.dumps(asdict(note)))
+        make_readable(self.public)
+        write_private(self.public_note, json.dumps(asdict(note)), mode=0o644)
 
     def read_note(self) -> ServerNote | None:
         """The last server's note, or None; the server it names may have died since."""
@@ -119,10 +136,17 @@ class Home:
             return None
 
 
-def write_private(path: Path, text: str) -> None:
-    """Writes a file only its owner can read, whole or not at all."""
+def make_readable(folder: Path) -> None:
+    """A folder that everyone may look into who can reach it, whatever the umask says."""
+    folder.mkdir(mode=0o755, exist_ok=True)
+    folder.chmod(0o755)
+
+
+def write_private(path: Path, text: str, mode: int = 0o600) -> None:
+    """Writes a file only its owner can read, unless `mode` says otherwise, whole or not at all."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:
         file.write(text)
+        os.fchmod(descriptor, mode)
     fresh.replace(path)

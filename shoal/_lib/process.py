@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Container, Dict, Iterable, List, NamedTuple, Optional, Set
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 _SWEEP_PAUSE = 0.02  # seconds between two looks at what is left
 _SWEEP_AT_MOST = 10.0  # seconds; a process in an uninterruptible wait dies when the wait ends
@@ -48,6 +49,16 @@ def adopt_orphans() -> None:
     """Makes this process the parent of every descendant whose own parent ends (child subreaper)."""
     if _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) was refused")
+
+
+def become(uid: int, gid: int) -> None:
+    """Gives up root for good: another user and group, no further groups, no capabilities."""
+    os.setgroups([])
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+    # A process that changed its user may not even look at its own /proc/self/fd until this is said.
+    if _prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_DUMPABLE) was refused")
 
 
 def stat(pid: int) -> Optional[Stat]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from shoal.adapters.script import run_script
+from shoal.adapters import script
 
 NEEDED = "DistFleetWrapper"  # of Paddle's core: the client and server of its tables
 
@@ -25,8 +25,7 @@ def main(arguments: Sequence[str]) -> int:
             file=sys.stderr,
         )
         return 2
-    run_script(arguments)
-    return 0
+    return script.run(arguments[0], arguments[1:])
 
 
 def _build(paddle: object) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from shoal.adapters.script import run_script
+from shoal.adapters import script
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -22,8 +22,7 @@ def main(arguments: Sequence[str]) -> int:
     who = f"{task['task']['type']}-{task['task']['index']}"
     if arguments and starts_servers(Path(arguments[0]).read_bytes()):
         print(f"{arguments[0]} starts its own servers: {who} runs it", flush=True)
-        run_script(arguments)
-        return 0
+        return script.run(arguments[0], arguments[1:])
     print(f"TensorFlow's {who}, for the chief", flush=True)
     serve(task)
     return 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import resource
 import shutil
 import socket
@@ -12,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,6 +20,9 @@ from shoal._lib.cgroup import Cgroup
 from shoal._lib.quantities import format_size
 from shoal.cli.output import coloured, print_json
 from shoal.home import Home
+
+if TYPE_CHECKING:
+    from shoal.engine.isolation import InForce
 
 app = typer.Typer()
 
@@ -47,7 +49,8 @@ class Finding:
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Check this machine and say what to do.
 
-    Looks at Python, ports, disk, GPUs, cgroups, clock, limits and the server; leaves with 1 if something fails.
+    Looks at Python, ports, disk, GPUs, cgroups, clock, limits, the server and what keeps users' jobs apart; leaves with
+    1 if something fails.
 
     Examples:
     shoal doctor
@@ -74,7 +77,7 @@ def examine(home: Home) -> list[Finding]:
         lambda: open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
         lambda: shared_memory(Path("/dev/shm")),
         lambda: server(home),
-        identity,
+        lambda: isolation(home),
     )
     return [look() for look in looks]
 
@@ -196,16 +199,38 @@ def server(home: Home) -> Finding:
     return Finding("server", "ok", f"{found['url']} answers, version {found['version']}")
 
 
-def identity() -> Finding:
-    who = f"{_user()} (uid {os.getuid()})"
-    message = f"all jobs run as {who} on {platform.node()}: they can read each other's files"
-    return Finding("identity", "warn", message, "give the server only to people who trust each other")
-
-
-def _user() -> str:
-    import pwd
+def isolation(home: Home) -> Finding:
+    """What keeps the jobs of different users apart: as the server says, else as one started now would decide."""
+    from shoal.engine.isolation import choose, first_of
+    from shoal.engine.offers import look
+    from shoal.errors import ShoalError
+    from shoal.server.settings import read_settings
 
     try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return "nobody in particular"
+        asked = read_settings(home, {}).isolation
+        offers = look(home.root, asked.uids[0])
+        force = _told_by_server() or choose(asked.mode, 1, lambda: offers)
+    except ShoalError as wrong:
+        return Finding("isolation", "fail", wrong.message)
+    ahead = first_of(offers)
+    if force.mode != "none":
+        return Finding("isolation", "ok", f"{force.mode}: {force.note}")
+    if asked.mode == "auto" and ahead.mode != "none":
+        return Finding("isolation", "ok", f"none: {force.note} ({ahead.mode}: {ahead.why})")
+    todo = "give the server only to people who trust each other, or set isolation.mode to auto"
+    if ahead.mode == "none":
+        todo = "install bubblewrap, or run the server as root, or give it only to people who trust each other"
+    return Finding("isolation", "warn", f"none: {force.note}; they can read each other's files", todo)
+
+
+def _told_by_server() -> InForce | None:
+    """None when no server of this home or address answers."""
+    from shoal.client.connect import connect
+    from shoal.engine.isolation import InForce
+    from shoal.errors import ShoalError
+
+    try:
+        told = connect(start=False).request("GET", "/server")["isolation"]
+    except ShoalError:  # what is wrong with the server is another finding's to say
+        return None
+    return InForce(told["mode"], told["why"])

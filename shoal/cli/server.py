@@ -100,16 +100,32 @@ def server_status(as_json: Json = False) -> None:
     home = Home.here()
     running = status(home)
     well = running is not None and answers(running)
+    isolation = _isolation() if well else None
     if as_json:
         known = asdict(running) if running else {"url": None, "pid": None, "version": None}
-        print_json({**known, "running": running is not None, "answers": well, "home": str(home.root)})
+        state = {"running": running is not None, "answers": well, "isolation": isolation, "home": str(home.root)}
+        print_json({**known, **state})
     elif running is not None:
         facts = [(name, getattr(running, name)) for name in ("url", "pid", "version", "fingerprint")]
-        print_facts([*facts, ("started", clock(running.started_at)), ("answers", "yes" if well else "no")])
+        kept = f"{isolation['mode']}: {isolation['why']}" if isolation else None
+        last = [("started", clock(running.started_at)), ("isolation", kept), ("answers", "yes" if well else "no")]
+        print_facts([*facts, *last])
     else:
         print(f"no server runs on {home.root}; start it with 'shoal server start'")
     if not well:
         raise typer.Exit(1)
+
+
+def _isolation() -> dict[str, str] | None:
+    """How the server keeps jobs apart; None when it does not let us ask."""
+    from shoal.client.connect import here
+    from shoal.errors import ShoalError
+
+    try:
+        told: dict[str, str] = here(start=False).request("GET", "/server")["isolation"]
+    except ShoalError:
+        return None
+    return told
 
 
 def _absolute(path: Path | None) -> Path | None:

@@ -187,6 +187,20 @@ class HorovodJob(_Gpus, _ScriptJob):
     framework: ClassVar[str] = "horovod"
 
 
+@dataclass(frozen=True, kw_only=True)
+class MPIJob(_Gpus, _ScriptJob):
+    """A Python script that uses MPI; any other MPI program is a job file with `framework: mpi` and a `command`."""
+
+    framework: ClassVar[str] = "mpi"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SklearnJob(_ScriptJob):
+    """A scikit-learn script whose `n_jobs=-1` spreads over the workers."""
+
+    framework: ClassVar[str] = "sklearn"
+
+
 @dataclass(frozen=True)
 class CommandJob(_Gpus):
     """Any program. A string is split as a shell would; nothing is sent along unless `folder` says so."""

@@ -63,7 +63,7 @@ class Desk:
         if spec.in_place != (in_place is not None):
             raise BadSpec("in_place needs the absolute folder to run in; the command line and the SDK send it")
         if in_place is not None:
-            self._check_folder(in_place, spec.engine)
+            self._check_folder(user, in_place, spec.engine)
         self._check_script(spec.script, owner, manifest, in_place)
         self._check_environment(spec.environment, owner, manifest, in_place)
         goods.check_addresses(self._parts, spec, owner)
@@ -103,8 +103,7 @@ class Desk:
         self._parts.logs.drop(record.id)
         work = self._parts.home.work
         shutil.rmtree(work / record.id, ignore_errors=True)
-        for mark in ("complete", "lock"):  # the shepherds' notes beside the folder
-            (work / f".{record.id}.{mark}").unlink(missing_ok=True)
+        (work / f".{record.id}.complete").unlink(missing_ok=True)  # the shepherds' note beside the folder
         self._store.delete_job(record.id)
         self._parts.bell.ring(f"job:{record.id}")
 
@@ -161,7 +160,13 @@ class Desk:
                 held.append(attempt.placement)
         return held
 
-    def _check_folder(self, folder: str, engine: str | None) -> None:
+    def _check_folder(self, user: User, folder: str, engine: str | None) -> None:
+        """The server reads that folder with its own rights and shows it to the job's owner, whatever the job may."""
+        if not user.admin and self._parts.isolation().mode != "none":
+            raise NotAllowed(
+                f"in_place: only an administrator runs in place ({folder!r}) where jobs of different users are kept "
+                "apart; leave it out, and the folder is uploaded"
+            )
         if not self._parts.engine_of(engine).can.shared_folder:
             raise BadSpec(
                 "in_place needs an engine whose nodes see this folder; leave it out, and the folder is uploaded"

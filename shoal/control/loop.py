@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from shoal._lib import clock
 from shoal.control.gangs import Gangs
 from shoal.control.parts import Parts, wake_queue
-from shoal.control.seating import members_of, tasks_of
+from shoal.control.seating import members_of, programs_of, tasks_of
 from shoal.engine.api import Engine, Gang, Liveness
 from shoal.errors import LeaseLost, ShoalError, StartFailed, StoreError
 from shoal.job.life import JobRecord, TimePassed, advance
@@ -226,7 +226,8 @@ class Loop:
         """Hands the gang to its engine. The intent is already a row; calling this twice starts nothing twice."""
         engine = self._engine(record)
         try:
-            handle = engine.start(Gang(record.key, tasks_of(self._parts, record, placement)))
+            tasks = tasks_of(self._parts, record, placement)
+            handle = engine.start(Gang(record.key, tasks, record.owner, programs_of(record)))
         except StartFailed as failed:
             self._gangs.fail(record, Reason.START_FAILED, failed.message)
             return

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from shoal.control.bell import Bell
+from shoal.engine.apart import Apart
 from shoal.engine.api import Engine
+from shoal.engine.isolation import InForce
 from shoal.home import Home
 from shoal.job.nodes import Node
 from shoal.job.plan import Served
@@ -20,7 +22,8 @@ BEAT_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Parts:
-    """`url` is where shepherds reach this server; `served` names what the catalogues hold."""
+    """`url` is where shepherds reach this server; `served` names what the catalogues hold; `apart` says how jobs of
+    different users are kept from each other."""
 
     store: Store
     chunks: Chunks
@@ -33,6 +36,11 @@ class Parts:
     environments_room: int = 0  # bytes that built environments may take on each node; 0 for the builder's own bound
     served: Served = field(default_factory=Served)
     bell: Bell = field(default_factory=Bell)
+    apart: Apart | None = None
+
+    def isolation(self) -> InForce:
+        """How jobs that start now are kept apart; may ask the database, and try things out the first time."""
+        return self.apart.in_force() if self.apart else InForce("none", "nobody asked for anything else")
 
     def engine_of(self, name: str | None) -> Engine:
         return self.engines[name or self.default_engine]

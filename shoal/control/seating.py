@@ -67,7 +67,7 @@ def tasks_of(parts: Parts, record: JobRecord, placement: Placement) -> tuple[Tas
             work=record.in_place or str(parts.home.work / record.id),
             seats=seats[node],
             log_limit=record.spec.log_limit,
-            note=str(parts.home.note_file) if parts.engine_of(record.spec.engine).can.shared_folder else None,
+            note=str(parts.home.public_note) if parts.engine_of(record.spec.engine).can.shared_folder else None,
         )
         for node in sorted(seats)
     )
@@ -80,6 +80,14 @@ def environment_of(parts: Parts, spec: JobSpec) -> dict[str, Any] | None:
     settings = {name: value for name, value in spec.env.items() if name.startswith("PIP_")}
     found = replace(environments.read(spec.environment), settings=settings, room=parts.environments_room)
     return found.to_dict()
+
+
+def programs_of(record: JobRecord) -> tuple[str, ...]:
+    """The absolute paths among what the job's processes run: a sandbox must show them to it."""
+    spec = record.spec
+    named = [spec.environment, *(spec.command or ())[:1]]
+    named += [role.command[0] for role in spec.expand() if role.command]
+    return tuple(dict.fromkeys(path for path in named if path is not None and path.startswith("/")))
 
 
 def roster_of(attempt: Attempt, ranks: Iterable[RankRow], shepherds: Iterable[Shepherd]) -> Roster:

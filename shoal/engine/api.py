@@ -29,10 +29,16 @@ class Can:
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """All shepherds of one attempt, one task per node; `key` makes starting it idempotent."""
+    """All shepherds of one attempt, one task per node; `key` makes starting it idempotent.
+
+    `owner` is whose it is: gangs of one owner need not be kept apart. `programs` are the absolute paths of what its
+    ranks run: a sandbox must let them see it.
+    """
 
     key: str
     tasks: tuple[Task, ...]
+    owner: str = ""
+    programs: tuple[str, ...] = ()
 
     @property
     def nodes(self) -> tuple[str, ...]:

@@ -144,7 +144,8 @@ def using(make_engine: MakeEngine) -> Iterator[Engine]:
 
 def a_gang(engine: Engine, key: str, server: str = NOBODY) -> Gang:
     """One shepherd with one worker on every node, for a server that never answers."""
-    return Gang(key, tuple(_task(node.name, node.address, key, i, server) for i, node in enumerate(engine.nodes())))
+    tasks = tuple(_task(node.name, node.address, key, i, server) for i, node in enumerate(engine.nodes()))
+    return Gang(key, tasks, owner="ada")
 
 
 def look(engine: Engine, key: str, handle: str) -> Liveness:

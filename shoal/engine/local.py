@@ -2,7 +2,8 @@
 
 A shepherd is a process in a session of its own, so it outlives the server. That it lives is said by the lock it holds;
 that it is ours to kill, by the gang's mark in its environment. Both are read from the machine each time, so that the
-engine of the next server takes up where this one was killed.
+engine of the next server takes up where this one was killed. What keeps it from other users' jobs is put around it when
+it starts (`apart`) and is noted, so that the same is around whoever sends what it leaves.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ from typing import Any
 from shoal import contract
 from shoal._lib import process, pyz
 from shoal.contract import Task
+from shoal.engine.apart import PACKAGE, Apart
 from shoal.engine.api import Can, Gang, Liveness, Sight
 from shoal.engine.folder import GangFolder, Lock
+from shoal.engine.isolation import Around
 from shoal.engine.nodes import NAME, present
 from shoal.errors import StartFailed
-from shoal.home import Home, cache_folder
+from shoal.home import Home, make_readable
 from shoal.job.nodes import Node
 
 DOUBT = 1.0  # seconds a free lock may belong to a shepherd that an earlier server started and that is about to take it
@@ -67,8 +70,10 @@ class LocalEngine:
         gpus: int | None = None,
         shares: int | None = None,
         labels: Mapping[str, str] | None = None,
+        apart: Apart | None = None,
     ) -> None:
         home.create()
+        self._apart = apart or Apart(home)
         self.can = Can(shared_folder=True, pretend=nodes > 1 or gpus is not None)
         self._nodes = present(nodes, cpus=cpus, memory=memory, gpus=gpus, shares=shares, labels=labels)
         self._home = home
@@ -93,13 +98,16 @@ class LocalEngine:
             try:
                 folder.create(handle)
                 for task in gang.tasks:
-                    self._start_one(folder, task)
+                    self._start_one(folder, task, gang)
             except OSError as error:
                 self._undo(folder)
                 raise StartFailed(
                     f"gang {gang.key} could not be started: {error}; see that the disk under {self._home.root} has "
                     f"room and that this user may start more processes, then submit again"
                 ) from error
+            except StartFailed:
+                self._undo(folder)
+                raise
         return handle
 
     def poll(self, handles: Mapping[str, str]) -> Mapping[str, Liveness]:
@@ -151,45 +159,51 @@ class LocalEngine:
     def _folder(self, key: str) -> GangFolder:
         return GangFolder(self._home.gangs, key)
 
-    def _start_one(self, folder: GangFolder, task: Task) -> None:
+    def _start_one(self, folder: GangFolder, task: Task, gang: Gang) -> None:
         """Nothing for a node that had its shepherd. One that an earlier server started a moment ago and that does not
         hold its lock yet gets a second; whichever takes the lock stays, the other goes."""
         spot = (folder.key, task.node)
         if spot in self._children or folder.lock(task.node) != "absent":
             return
-        file = folder.write_task(replace(task, library=str(self._library()), cache=str(cache_folder())))
-        started = self._spawn(folder, task.node, [str(file)], {contract.GANG: folder.key})
+        cache = self._apart.cache(gang.owner)
+        file = folder.write_task(replace(task, library=str(self._library()), cache=str(cache)))
+        around = self._apart.surround(folder, task, gang)
+        folder.write_around(task.node, around)
+        started = self._spawn(folder, task.node, around, [str(file)], {contract.GANG: folder.key})
         self._children[spot] = _Child(started, time.monotonic())
 
     def _spawn(
-        self, folder: GangFolder, node: str, arguments: list[str], mark: Mapping[str, str]
+        self, folder: GangFolder, node: str, around: Around, arguments: list[str], mark: Mapping[str, str]
     ) -> subprocess.Popen[bytes]:
+        shepherd = [around.python or sys.executable, "-I", "-S", str(self._shepherd())]
         with folder.errors(node) as errors:
             return subprocess.Popen(
-                [sys.executable, "-I", "-S", str(self._shepherd()), *arguments],
+                [*around.prefix, *shepherd, *around.arguments, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=errors,
                 stderr=errors,
                 cwd=folder.path,
-                env={**self._environment, **mark},
+                env={**self._environment, **around.env, **mark},
                 start_new_session=True,
+                **around.switch,
             )
 
     def _shepherd(self) -> Path:
         """The shepherd as one file, made on first use and again should someone have tidied it away."""
         if self._archive is None or not self._archive.exists():
-            self._archive = pyz.build(self._home.root / "shepherd.pyz", SHEPHERD, main=SHEPHERD_MAIN)
+            self._archive = pyz.build(self._home.public / "shepherd.pyz", SHEPHERD, main=SHEPHERD_MAIN)
+            self._archive.chmod(0o644)
         return self._archive
 
     def _library(self) -> Path:
         """A folder that holds this package alone, for interpreters that do not have it."""
-        folder = self._home.root / "library"
-        link, package = folder / "shoal", Path(__file__).resolve().parents[1]
-        if not (link.is_symlink() and link.readlink() == package):
-            folder.mkdir(mode=0o700, exist_ok=True)
+        folder = self._home.public / "library"
+        link = folder / "shoal"
+        if not (link.is_symlink() and link.readlink() == PACKAGE):
+            make_readable(folder)
             draft = folder / f".shoal.{os.getpid()}"
             draft.unlink(missing_ok=True)
-            draft.symlink_to(package)
+            draft.symlink_to(PACKAGE)
             draft.replace(link)
         return folder
 
@@ -263,7 +277,11 @@ class LocalEngine:
         """Once per shepherd; should two servers try, the shepherd's own lock lets one through."""
         if folder.is_done(node) or not folder.had_ranks(node) or folder.drain_pid(node) is not None:
             return
-        started = self._spawn(folder, node, ["--drain", str(folder.task_file(node))], {DRAIN: folder.key})
+        around = folder.around(node)
+        if around.prefix:
+            folder.make_tmp(node, around.uid, around.gid)
+        task = str(folder.task_file(node))
+        started = self._spawn(folder, node, around, ["--drain", task], {DRAIN: folder.key})
         self._drains[folder.key, node] = started
         folder.note_drain(node, started.pid)
 
@@ -278,7 +296,8 @@ class LocalEngine:
             if now - self._drain_seen.setdefault((folder.key, node), now) < DRAINING:
                 left = True
             else:
-                process.send(pid, signal.SIGKILL)
+                for each in (pid, *process.descendants(pid)):  # in a sandbox the one that sends is below
+                    process.send(each, signal.SIGKILL)
         return left
 
     def _drain_pid(self, folder: GangFolder, node: str) -> int | None:

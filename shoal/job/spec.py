@@ -30,6 +30,7 @@ from shoal.job.fields import (
     is_stored,
 )
 from shoal.job.roles import CountField, Role, RoleSpec, parse_count
+from shoal.job.starters import starter
 
 PRIORITIES = {"low": -10, "normal": 0, "high": 10, "urgent": 20}
 TRAINED = "pytorch"  # the framework of the training library
@@ -107,7 +108,7 @@ class JobSpec(Frozen):
 
     name: Name | None = Field(None, description="shown in lists; taken from the script when left out")
     framework: FrameworkName | None = Field(
-        None, description="how processes find each other; pytorch for a script, command for a command"
+        None, description="how processes find each other; pytorch for a script and for torchrun, else command"
     )
     script: Text | None = Field(None, description="the Python script, relative to the uploaded folder", max_length=4096)
     command: Arguments | None = Field(None, description="any program with its arguments, instead of a script")
@@ -237,7 +238,7 @@ class JobSpec(Frozen):
 
     @property
     def kind(self) -> str:
-        return self.framework or (TRAINED if self.script else "command")
+        return self.framework or (TRAINED if self.script or starter(self.command) else "command")
 
     @property
     def row(self) -> Framework:
@@ -295,7 +296,7 @@ class JobSpec(Frozen):
             low=role.count.low,
             high=role.count.high,
             resources=role.resources or (Resources() if part and part.light else self.resources),
-            command=role.command,
+            command=role.command or (None if part and part.ours else self.command),
             env={**self.env, **role.env},
             on_lost=role.on_lost or on_lost,
             apart=role.apart,

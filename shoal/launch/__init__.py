@@ -16,6 +16,8 @@ LAUNCHERS = Catalogue(
         "jax": "shoal.launch.jax:Jax",
         "xgboost": "shoal.launch.xgboost:XGBoost",
         "lightgbm": "shoal.launch.lightgbm:LightGBM",
+        "sklearn": "shoal.launch.sklearn:Sklearn",
+        "mpi": "shoal.launch.mpi:Mpi",
         "command": "shoal.launch.command:Command",
     },
 )

@@ -1,9 +1,11 @@
-"""Any program as a gang: each process has a port and knows the others by variables and by the roster file."""
+"""Any program as a gang: each process has a port and knows the others by variables, by the roster file and by a
+hostfile."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from shoal import contract
 from shoal.contract import Member, Process, Roster
 from shoal.job.roles import Role
 from shoal.job.spec import JobSpec
@@ -29,6 +31,7 @@ class Command:
 
     def process(self, spec: JobSpec, role: Role, roster: Roster, member: Member, place: Place) -> Process:
         facts = {**environ.facts(spec, roster, member, place, place.gpus), **dict(_hosts(roster))}
+        facts[contract.HOSTFILE] = environ.HOSTFILE_PATH
         argv = environ.argv(spec, role, roster, member, place)
         return environ.make(argv, role, member, defaults={}, facts=facts, processes=1)
 

@@ -21,6 +21,7 @@ from shoal.launch.peers import WORKER, peers
 
 # The shepherd puts its own paths in their place: only it knows the node's folders.
 ROSTER_PATH = "@roster"
+HOSTFILE_PATH = "@hostfile"
 SHARED_PATH = "@shared"
 INPUTS_PATH = "@inputs"
 OUTPUTS_PATH = "@outputs"

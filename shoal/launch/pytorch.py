@@ -4,6 +4,7 @@ DeepSpeed find their peers with no changed line.
 A worker with several GPUs is several processes, one per GPU. LOCAL_RANK counts the job's workers on a node, and all of
 them see all of the workers' GPUs there in that order, so `cuda:LOCAL_RANK` is each one's own, however the workers were
 cut into slots. The group of torchrun is the node. There is no agent's store: rank 0 serves MASTER_PORT itself.
+A command that begins with torchrun, `accelerate launch` or deepspeed is one process per worker, which starts the rest.
 Checked against torch 2.13 (`local_elastic_agent.py`, `run.py`).
 """
 
@@ -14,11 +15,13 @@ from dataclasses import dataclass
 from shoal.contract import Member, Process, Roster
 from shoal.job.roles import Role
 from shoal.job.spec import JobSpec
-from shoal.launch import environ
+from shoal.job.starters import starter
+from shoal.launch import environ, starters
 from shoal.launch.api import Place
 from shoal.launch.peers import WORKER, peers
 
 MASTER = "master"
+MAIN = "main"  # of a role of the user's own
 TRAIN = "train"  # where the training library listens
 SERVER = "server"
 PARAMETER_SERVER = "shoal.train.ps"
@@ -30,22 +33,27 @@ class PyTorch:
     name = "pytorch"
 
     def processes_per_slot(self, role: Role) -> int:
-        return max(1, role.resources.gpu) if role.name == WORKER else 1
+        return max(1, role.resources.gpu) if role.name == WORKER and starter(role.command) is None else 1
 
     def ports(self, spec: JobSpec, role: str, index: int) -> tuple[str, ...]:
+        if role not in (WORKER, SERVER):
+            return (MAIN,)
         master = (MASTER,) if (role, index) == (WORKER, 0) else ()
         return (*master, TRAIN) if _is_trained(spec, role) else master
 
     def process(self, spec: JobSpec, role: Role, roster: Roster, member: Member, place: Place) -> Process:
         world = _World.of(roster, member)
-        gpus = (place.node_gpus or place.gpus) if member.role == WORKER else place.gpus
+        found = starter(role.command) if member.role == WORKER else None
+        gpus = (place.node_gpus or place.gpus) if member.role == WORKER and found is None else place.gpus
         facts = {**environ.facts(spec, roster, member, place, gpus), **_master(roster)}
         if member.role == WORKER:
             facts |= world.variables() | _elastic(spec, place)
-        if spec.environment or spec.strategy:
+        if found is not None:
+            facts |= starters.variables(found, roster, member, _where(roster))
+        if spec.environment or spec.strategy or found is not None:
             facts |= environ.library(role)
         return environ.make(
-            environ.argv(spec, role, roster, member, place, own=[PARAMETER_SERVER]),
+            _argv(spec, role, roster, member, place),
             role,
             member,
             defaults=_defaults(roster, world),
@@ -57,6 +65,15 @@ class PyTorch:
 def _is_trained(spec: JobSpec, role: str) -> bool:
     """Whether the process speaks to others through the training library."""
     return spec.chosen is not None and spec.chosen.family != "none" and role in (WORKER, SERVER)
+
+
+def _argv(spec: JobSpec, role: Role, roster: Roster, member: Member, place: Place) -> list[str]:
+    """A parameter server is the library's own process; a command that starts workers itself is told of its node."""
+    argv = environ.argv(spec, role, roster, member, place, own=[PARAMETER_SERVER])
+    found = starter(argv) if member.role == WORKER else None
+    if found is None:
+        return argv
+    return starters.argv(found, role, roster, member, environ.python(spec, place), _where(roster))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +114,15 @@ class _World:
 
 
 def _master(roster: Roster) -> dict[str, str]:
-    workers = peers(roster).workers
-    if not workers:
+    if not peers(roster).workers:
         return {}
-    return {"MASTER_ADDR": workers[0].address, "MASTER_PORT": str(workers[0].ports[MASTER])}
+    address, port = _where(roster)
+    return {"MASTER_ADDR": address, "MASTER_PORT": port}
+
+
+def _where(roster: Roster) -> tuple[str, str]:
+    first = peers(roster).workers[0]
+    return first.address, str(first.ports[MASTER])
 
 
 def _elastic(spec: JobSpec, place: Place) -> dict[str, str]:

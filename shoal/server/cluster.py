@@ -8,7 +8,6 @@ from starlette.responses import Response
 from shoal.frameworks import describe
 from shoal.server.metrics import MEDIA_TYPE
 from shoal.server.routing import Admin, Asker, Here, as_json
-from shoal.server.service import IDENTITY_NOTE
 
 router = APIRouter(tags=["cluster"])
 root = APIRouter(tags=["cluster"])
@@ -16,6 +15,7 @@ root = APIRouter(tags=["cluster"])
 
 @router.get("/server")
 async def server(service: Here, user: Asker) -> Response:
+    isolation = await service.call(service.parts.isolation)
     return as_json(
         {
             "version": service.version,
@@ -24,7 +24,8 @@ async def server(service: Here, user: Asker) -> Response:
             "engine": service.parts.default_engine,
             "database": service.store.dialect,
             "started_at": service.started_at,
-            "identity_note": IDENTITY_NOTE,
+            "isolation": {"mode": isolation.mode, "why": isolation.why},
+            "identity_note": isolation.note,
         }
     )
 

@@ -20,6 +20,7 @@ import shoal
 from shoal._lib import clock
 from shoal.control import Bell, Parts
 from shoal.engine import ENGINES, Engine
+from shoal.engine.apart import Apart
 from shoal.errors import ServerRunning
 from shoal.home import Home, ServerNote
 from shoal.job.plan import Served
@@ -30,7 +31,7 @@ from shoal.server.journal import open_journal
 from shoal.server.lock import HomeLock, holder_of
 from shoal.server.owner import ensure_owner
 from shoal.server.protocol import BoundedHttp
-from shoal.server.service import IDENTITY_NOTE, Service
+from shoal.server.service import Service
 from shoal.server.settings import ServerSettings, Settings, read_settings
 from shoal.server.tls import LOOPBACK, Certificate, is_loopback, own_certificate, self_signed
 from shoal.storage.blobs import FolderBlobs
@@ -80,7 +81,9 @@ def choose_certificate(home: Home, settings: ServerSettings) -> Certificate | No
 def build_service(home: Home, settings: Settings, url: str, certificate: Certificate | None) -> Service:
     store = Store.open(settings.server.database or f"sqlite:///{home.database}")
     ensure_owner(home, store)
-    engine = _engine(home, settings.server)
+    apart = Apart(home, settings.isolation.rules(), lambda: len(store.users()))
+    apart.check()  # what was asked for and cannot be had is said now, not by the first job
+    engine = _engine(home, settings.server, apart)
     parts = Parts(
         store=store,
         chunks=Chunks(FolderBlobs(home.blobs)),
@@ -93,11 +96,12 @@ def build_service(home: Home, settings: Settings, url: str, certificate: Certifi
         environments_room=settings.server.environments,
         served=Served(frameworks=tuple(LAUNCHERS.names()), engines=(engine.name,), sizes=settings.sizes),
         bell=Bell(),
+        apart=apart,
     )
     return Service(parts, settings, shoal.__version__)
 
 
-def _engine(home: Home, settings: ServerSettings) -> Engine:
+def _engine(home: Home, settings: ServerSettings, apart: Apart) -> Engine:
     make: Callable[..., Engine] = ENGINES.load(settings.engine)
     return make(
         home,
@@ -107,6 +111,7 @@ def _engine(home: Home, settings: ServerSettings) -> Engine:
         gpus=settings.gpus,
         shares=settings.shares,
         labels=settings.labels,
+        apart=apart,
     )
 
 
@@ -157,7 +162,7 @@ def _announce(service: Service, listener: Listener, certificate: Certificate | N
     parts = service.parts
     parts.home.write_note(ServerNote(parts.url, os.getpid(), service.version, clock.now(), parts.fingerprint))
     print(f"Shoal {service.version} listens at {parts.url}; home {parts.home.root}, log {parts.home.server_log}")
-    print(f"Note: {IDENTITY_NOTE}.")
+    print(f"Note: {parts.isolation().note}.")
     if certificate is not None and certificate.fingerprint:
         print(f"Certificate {certificate.cert}, SHA-256 fingerprint {certificate.fingerprint}")
     if listener.warning:

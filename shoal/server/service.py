@@ -19,10 +19,6 @@ from shoal.server.settings import Settings
 
 THREADS = 16
 SEARCHERS = 3
-IDENTITY_NOTE = (
-    "all jobs run as the operating-system user of this server, whoever submitted them: users are kept apart by Shoal, "
-    "not by the system, until isolation is built"
-)
 
 P = ParamSpec("P")
 T = TypeVar("T")

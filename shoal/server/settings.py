@@ -10,6 +10,9 @@ nodes = 2
 [sizes.small]
 cpu = 1
 memory = "2GiB"
+
+[isolation]
+mode = "auto"
 """
 
 from __future__ import annotations
@@ -20,11 +23,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
 from shoal._lib.quantities import parse_size
 from shoal._lib.venvs import ROOM
 from shoal.catalogue import nearest
+from shoal.engine.isolation import FIRST_UID, LAST_UID, LEAST_PERSON, Asked, Rules
 from shoal.errors import BadConfig
 from shoal.home import DATABASE_VARIABLE, Home
 from shoal.job.fields import Frozen, Labels, Name, Resources
@@ -51,6 +55,25 @@ def _pairs(value: Any) -> Any:
     return {name: item for name, _, item in pairs}
 
 
+def _range(value: Any) -> Any:
+    """First and last number, or as one writes it: 70000-79999."""
+    if not isinstance(value, str):
+        return value
+    first, dash, last = value.partition("-")
+    if not (dash and first.strip().isdigit() and last.strip().isdigit()):
+        raise ValueError(f"{value!r} is not a range of numbers; write for example {FIRST_UID}-{LAST_UID}")
+    return int(first), int(last)
+
+
+def _grows(value: tuple[int, int]) -> tuple[int, int]:
+    if value[0] > value[1]:
+        raise ValueError(f"{value[0]}-{value[1]} ends before it begins; write the smaller number first")
+    return value
+
+
+Uid = Annotated[int, Field(ge=LEAST_PERSON, lt=2**32 - 1)]
+
+
 class ServerSettings(Frozen):
     """The table [server]; each key is also a flag of `python -m shoal.server`."""
 
@@ -74,8 +97,26 @@ class ServerSettings(Frozen):
     behind_proxy: bool = False
 
 
+class IsolationSettings(Frozen):
+    """The table [isolation]: how jobs of different users are kept apart on this machine."""
+
+    mode: Asked = Field("auto", description="one of auto, user, bubblewrap and none")
+    users: dict[Name, str | Uid] = Field({}, description="table: a user of Shoal's = a user of the system's, or a uid")
+    same_name: bool = Field(False, description="a user of the system's with the same name stands for him")
+    uids: Annotated[tuple[Uid, Uid], BeforeValidator(_range), AfterValidator(_grows)] = Field(
+        (FIRST_UID, LAST_UID), description="numbers handed out to those whom neither names"
+    )
+    visible: tuple[Path, ...] = Field(
+        (), description="what bubblewrap shows, to read, though it lies in a hidden folder"
+    )
+
+    def rules(self) -> Rules:
+        return Rules(self.mode, dict(self.users), self.same_name, self.uids, tuple(map(str, self.visible)))
+
+
 class Settings(Frozen):
     server: ServerSettings = Field(default_factory=ServerSettings)
+    isolation: IsolationSettings = Field(default_factory=IsolationSettings)
     sizes: dict[Name, Resources] = Field(default_factory=lambda: dict(SIZES))
 
 
@@ -126,4 +167,5 @@ def _fault(error: Any) -> str:
 def _known_keys(parents: list[str]) -> list[str]:
     if not parents:
         return list(Settings.model_fields)
-    return list(ServerSettings.model_fields if parents[0] == "server" else Resources.model_fields)
+    models: dict[str, type[Frozen]] = {"server": ServerSettings, "isolation": IsolationSettings}
+    return list(models.get(parents[0], Resources).model_fields)

@@ -1,5 +1,8 @@
-"""`python shepherd.pyz [--drain] TASKFILE`: herds the task of the file, or brings home what a dead shepherd left.
-`--environment ORDERFILE` is the process that builds an environment for the shepherd that starts it."""
+"""`python shepherd.pyz [--as UID:GID] [--drain] TASKFILE`: herds the task, or brings home what a dead shepherd left.
+
+`--as` is for a shepherd that root starts inside a sandbox: it gives up what root has before it reads anything.
+`--environment ORDERFILE` is the process that builds an environment for the shepherd that starts it.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import traceback
 from pathlib import Path
 from typing import List, NoReturn, Optional
 
+from shoal._lib import process
 from shoal.contract import Task
 from shoal.shepherd.drain import drain
 from shoal.shepherd.events import Events
@@ -28,9 +32,13 @@ def main(argv: Optional[List[str]] = None) -> NoReturn:
         from shoal.shepherd.building import build_here  # here, because a shepherd's start is waited for
 
         os._exit(build_here(words[1]))
+    if words[:1] == ["--as"] and len(words) > 1:
+        uid, _, gid = words[1].partition(":")
+        process.become(int(uid), int(gid))
+        words = words[2:]
     draining = words[:1] == ["--drain"]
     if len(words) != 1 + draining:
-        sys.stderr.write("usage: shepherd.pyz [--drain] TASKFILE\n")
+        sys.stderr.write("usage: shepherd.pyz [--as UID:GID] [--drain] TASKFILE\n")
         os._exit(_USAGE)
     task = Task.from_json(Path(words[-1]).read_text())
     os._exit(_work(task, draining))

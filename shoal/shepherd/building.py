@@ -140,7 +140,8 @@ def recipe_of(wanted: Environment, work: Path) -> Recipe:
 def build_here(order_file: str) -> int:
     """The body of the building process: says what it does on stdout, and how it ended in a file."""
     order = json.loads(Path(order_file).read_text())
-    raw = {name: tuple(value) if isinstance(value, list) else value for name, value in order["recipe"].items()}
+    given: Dict[str, Any] = order["recipe"]
+    raw: Dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     answer: Dict[str, object] = {}
     try:
         Venvs(Path(order["folder"]), order["room"]).build(Recipe(**raw), _say)

@@ -1,7 +1,7 @@
 """Where things lie on the node: the gang's folder, the job's folder, inputs, roster, shared memory.
 
-Several shepherds of one machine may share the job's folder. Whoever comes first fills it under a lock; a marker beside
-it, never inside, says that it is whole.
+Several shepherds of one machine may share the job's folder. Whoever comes first fills it under the lock of a file
+beside it, never inside, and writes into that file that the folder is whole.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, Optional
 
-from shoal.contract import GANG, INHERITED, MEMBER, Process, Task
+from shoal.contract import GANG, GONE, INHERITED, MEMBER, Process, Task
 
 _SHM = Path("/dev/shm")
 
@@ -28,10 +28,11 @@ class Place:
         self.lock = self._own("lock")
         self.drain_lock = self._own("drain.lock")
         self.done = self._own("done")
-        self.killed = Path(task.folder) / "killed"  # the engine has ended the gang: nobody starts any more
+        self.killed = self.folder.parent / "killed"  # the engine has ended the gang: nobody starts any more
         self.log = self._own("log")
         self.events = self._own("events.jsonl")
         self.roster = self._own("roster.json")
+        self.hostfile = self._own("hosts")
         self.shared_note = self._own("shared")  # holds the path of the shared-memory folder, for whoever cleans up
         self.groups_note = self._own("cgroups")  # likewise the folders of the ranks' cgroups
         self.environment_order = self._own("environment.json")  # what the process that builds is told
@@ -41,9 +42,10 @@ class Place:
 
     def write_roster(self, roster: Dict[str, Any]) -> None:
         """Whole or not at all: ranks read it at any time."""
-        draft = self.roster.with_suffix(".draft")
-        draft.write_text(json.dumps(roster))
-        draft.replace(self.roster)
+        for path, content in ((self.hostfile, _hostfile(roster)), (self.roster, json.dumps(roster))):
+            draft = path.with_suffix(".draft")
+            draft.write_text(content)
+            draft.replace(path)
 
     def environment(self, process: Process, machine: Dict[str, str]) -> Dict[str, str]:
         """What the rank wakes up with: a little of the machine's, then what was declared, with our paths filled in."""
@@ -84,6 +86,8 @@ class Place:
     def _filled(self, value: str) -> str:
         if value == "@roster":
             return str(self.roster)
+        if value == "@hostfile":
+            return str(self.hostfile)
         if value == "@work":
             return str(self.work)
         if value == "@shared":
@@ -100,15 +104,24 @@ class Place:
         return self._task.library + path[len("@library") :] if path.startswith("@library") else path
 
 
+def _hostfile(roster: Dict[str, Any]) -> str:
+    """One line `address slots=N` for each node, where N workers are (all processes, in a gang that has none)."""
+    up = [member for member in roster.get("members") or () if member.get("state") != GONE]
+    count: Dict[str, int] = {}
+    for member in [one for one in up if one.get("role") == "worker"] or up:
+        count[member["address"]] = count.get(member["address"], 0) + 1
+    return "".join(f"{address} slots={slots}\n" for address, slots in count.items())
+
+
 def fill_once(folder: Path, fill: Callable[[], None]) -> None:
     """Runs `fill` unless the folder is whole already; another process doing the same is waited for."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    marker = folder.with_name(f".{folder.name}.complete")
-    with open(folder.with_name(f".{folder.name}.lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not marker.exists():
+    # One file for both: where the folder above is another user's, the engine has made it for us.
+    with open(folder.with_name(f".{folder.name}.complete"), "a") as marker:
+        fcntl.flock(marker, fcntl.LOCK_EX)
+        if os.fstat(marker.fileno()).st_size == 0:
             fill()
-            marker.touch()
+            marker.write("whole\n")
 
 
 def take_lock(path: Path) -> Optional[int]:

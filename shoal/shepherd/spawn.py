@@ -105,9 +105,10 @@ def _find(program: str, path: str, cwd: str) -> str:
     if "/" in program:
         return program
     for folder in path.split(os.pathsep):
-        candidate = Path(cwd, folder, program)
-        if candidate.is_file() and os.access(candidate, os.X_OK):
-            return str(candidate)
+        candidate = str(Path(cwd, folder, program))
+        # Not Path.is_file, which raises for a folder this user may not enter: such a one is passed over.
+        if os.path.isfile(candidate) and os.access(candidate, os.X_OK):  # noqa: PTH113
+            return candidate
     raise SpawnFailed("exec", f"there is no program {program!r} on PATH ({path}); give its full path or install it")
 
 

@@ -47,7 +47,7 @@ def test_the_doctor_speaks_plain_lines_and_json_without_a_server(shoal: Shoal) -
     plain, as_json = shoal("doctor"), shoal("doctor", "--json")
     assert plain.code == as_json.code == 0, plain.out + plain.err
     found = {finding["check"]: finding for finding in json.loads(as_json.out)}
-    assert {"python", "ports", "disk", "gpus", "cgroups", "clock", "server", "identity"} <= set(found)
-    assert found["identity"]["level"] == "warn" and "none runs" in found["server"]["message"]
+    assert {"python", "ports", "disk", "gpus", "cgroups", "clock", "server", "isolation"} <= set(found)
+    assert "there is one user" in found["isolation"]["message"] and "none runs" in found["server"]["message"]
     assert len(plain.lines) == len(found)
     assert not (shoal.home / "home.db").exists()

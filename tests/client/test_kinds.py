@@ -13,7 +13,7 @@ from tests.client.fake import Answer, Chunkery, FakeServer
 
 CLASSES: list[Any] = [
     shoal.TorchJob, shoal.TensorFlowJob, shoal.XGBoostJob, shoal.LightGBMJob, shoal.MXNetJob,
-    shoal.PaddleJob, shoal.JaxJob, shoal.HorovodJob,
+    shoal.PaddleJob, shoal.JaxJob, shoal.HorovodJob, shoal.MPIJob, shoal.SklearnJob,
 ]  # fmt: skip
 
 

@@ -1,4 +1,5 @@
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -25,6 +26,8 @@ from shoal.home import Home
 
 pytestmark = pytest.mark.real
 
+BWRAP = (shutil.which("bwrap") or "bwrap").encode()
+
 
 def shepherds(key: str) -> list[int]:
     return process.marked(contract.GANG, key)
@@ -35,7 +38,7 @@ def shepherd(home: Home, key: str, node: str) -> int:
     until(lambda: GangFolder(home.gangs, key).lock(node) == "held")
     task = str(home.gangs / key / f"{node}.json").encode()
     lines = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in shepherds(key)}
-    (found,) = [pid for pid, line in lines.items() if task in line]
+    (found,) = [pid for pid, line in lines.items() if task in line and not line.startswith(BWRAP)]
     return found
 
 
@@ -124,7 +127,7 @@ def test_only_the_owner_can_read_the_task(engine: LocalEngine, home: Home) -> No
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert stat.S_IMODE((folder / "local-0.json").stat().st_mode) == 0o600
     task = Task.from_json((folder / "local-0.json").read_text())
-    assert (task.node, task.folder) == ("local-0", str(folder))
+    assert (task.node, task.folder) == ("local-0", str(folder / "shepherd"))
 
 
 def test_a_shepherd_that_was_killed_is_gone_on_its_node_alone_and_leaves_no_zombie(
@@ -246,9 +249,10 @@ if "--drain" in sys.argv:
     while not (task.parent / "let-go").exists():
         time.sleep(0.01)
 else:
-    lock = os.open(task.with_suffix(".lock"), os.O_RDWR | os.O_CREAT)
+    own = task.parent / "shepherd" / task.name
+    lock = os.open(own.with_suffix(".lock"), os.O_RDWR | os.O_CREAT)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    task.with_suffix(".events.jsonl").write_text("{}\\n")
+    own.with_suffix(".events.jsonl").write_text("{}\\n")
     time.sleep(600)
 """
 
@@ -306,7 +310,7 @@ def test_a_shepherd_that_had_sent_everything_is_not_drained(home: Home) -> None:
     engine = Drains(home)
     handle = engine.start(a_gang(engine, "l-1"))
     shepherd(home, "l-1", "local")
-    (home.gangs / "l-1" / "local.done").touch()
+    (home.gangs / "l-1" / "shepherd" / "local.done").touch()
     assert engine.kill("l-1", handle)
     assert not (home.gangs / "l-1" / "local.drain").exists()
     assert engine.clean("l-1", handle)
@@ -321,7 +325,7 @@ def test_shared_memory_of_a_killed_shepherd_is_removed_but_nothing_else_that_a_n
     shared, foreign = tmp_path / "shoal-m-1-local-0", tmp_path / "precious"
     for number, folder in enumerate((shared, foreign)):
         folder.mkdir()
-        (home.gangs / "m-1" / f"local-{number}.shared").write_text(str(folder))
+        (home.gangs / "m-1" / "shepherd" / f"local-{number}.shared").write_text(str(folder))
     until(lambda: engine.kill("m-1", handle))
     until(lambda: engine.clean("m-1", handle))
     assert not shared.exists()

@@ -205,3 +205,12 @@ def test_12_byteps_script_comes_to_the_known_weights(world: World) -> None:
     said = world.shoal("run", script, "--framework", "horovod", "--workers", "2")
     distances = re.findall(r"rank [01] of 2: (\S+) from the known weights", said)
     assert len(distances) == 2 and all(float(one) < 0.01 for one in distances)
+
+
+def test_15_sklearn_fits_on_both_workers_and_finds_what_one_process_finds(world: World) -> None:
+    alone = world.python("examples/15_sklearn/grid.py", "--jobs", "1").splitlines()
+    said = world.shoal("run", "examples/15_sklearn/grid.py", "--framework", "sklearn", "--workers", "2")
+    spread = [line.removeprefix("chief-0 | ") for line in said.splitlines() if line.startswith("chief-0 | ")]
+    assert alone[0] == "27 fits in 1 processes, this one too"
+    assert spread[0] == "27 fits in 2 processes, this one not"
+    assert spread[1:] == alone[1:] and len(alone) == 5

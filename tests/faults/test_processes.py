@@ -64,7 +64,7 @@ time.sleep(600)
     live.kill()  # nobody takes lines now
     (work / "go").touch()
     eventually((work / "said").exists)
-    spool = live.home.gangs / gang / "spool" / "worker-0"
+    spool = live.home.gangs / gang / "shepherd" / "spool" / "worker-0"
     eventually(lambda: b"line 99" in b"".join(file.read_bytes() for file in spool.iterdir()), 30, "the spooling")
     signal_process(shepherd_of(live.home, gang), signal.SIGKILL)
     live.start()

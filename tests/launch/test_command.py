@@ -37,6 +37,10 @@ def test_every_process_has_a_port_and_knows_everybodys() -> None:
         assert process.env["SHOAL_HOSTS_SERVER"] == "10.0.0.1:40002"
 
 
+def test_every_process_knows_the_hostfile() -> None:
+    assert {p.env["SHOAL_HOSTFILE"] for p in rendered(workers=2).values()} == {"@hostfile"}
+
+
 def test_each_process_sees_only_the_gpus_of_its_own_slot() -> None:
     processes = render(Command(), parse({"command": ["x"], "workers": 2, "resources": {"gpu": 2}}), nodes=1)
     assert [p.env["CUDA_VISIBLE_DEVICES"] for p in processes.values()] == ["0,1", "2,3"]

@@ -157,3 +157,4 @@ def test_schema_sizes_nodes_engines_and_the_server_tell_about_themselves(site: S
     about = site.root.get("/server").json()
     assert about["url"] == site.note.url
     assert "operating-system user" in about["identity_note"]
+    assert about["isolation"] == {"mode": "none", "why": "there is one user; with a second one they are kept apart"}

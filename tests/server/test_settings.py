@@ -43,6 +43,12 @@ def test_the_file_is_read_and_flags_go_before_it(home: Home) -> None:
         ("server = 3", "[server]"),
         ("[server", "not TOML"),
         ("[server]\ntls_cert = '/x'", "tls_key"),
+        ("[isolation]\nmod = 'auto'", "did you mean 'mode'"),
+        ("[isolation]\nmode = 'jail'", "isolation.mode"),
+        ("[isolation]\nuids = '5-x'", "not a range"),
+        ("[isolation]\nuids = '9000-8000'", "ends before it begins"),
+        ("[isolation]\nuids = '0-70000'", "isolation.uids"),
+        ("[isolation.users]\nada = 0", "isolation.users.ada"),
     ],
 )
 def test_a_wrong_file_is_refused_with_the_key_and_what_to_do(home: Home, text: str, said: str) -> None:
@@ -50,6 +56,17 @@ def test_a_wrong_file_is_refused_with_the_key_and_what_to_do(home: Home, text: s
     with pytest.raises(BadConfig) as caught:
         read_settings(home, {})
     assert said in str(caught.value)
+
+
+def test_isolation_is_a_table_of_its_own(home: Home) -> None:
+    home.config_file.write_text(
+        '[isolation]\nmode = "user"\nsame_name = true\nuids = "5000-5999"\nvisible = ["/home/data"]\n'
+        '[isolation.users]\nada = "al"\nbob = 4000\n'
+    )
+    rules = read_settings(home, {}).isolation.rules()
+    assert (rules.mode, rules.same_name, rules.uids, rules.visible) == ("user", True, (5000, 5999), ("/home/data",))
+    assert rules.users == {"ada": "al", "bob": 4000}
+    assert read_settings(Home(home.root / "none"), {}).isolation.mode == "auto"
 
 
 def test_a_file_that_is_a_folder_is_refused(home: Home) -> None:

@@ -40,4 +40,4 @@ def test_code_that_always_breaks_off_is_given_up(tmp_path: Path) -> None:
     fetcher = Fetcher(Server(), None, None, None, None)  # type: ignore[arg-type]
     with pytest.raises(Refused, match="code cannot be had: it broke off 20 times"):
         fetcher._fill("code", tmp_path / "work")
-    assert not (tmp_path / ".work.complete").exists()
+    assert (tmp_path / ".work.complete").read_text() == ""

@@ -94,7 +94,7 @@ def test_code_and_inputs_arrive_once(flock: Make) -> None:
     lines = gang.server.lines("worker-0")
     assert (lines[0], lines[1], len(lines)) == ("print(1)", "1,2", 20_002)
     assert lines[-1].startswith("-rwx")
-    assert (gang.work.parent / ".job.complete").exists()
+    assert (gang.work.parent / ".job.complete").read_text() == "whole\n"
     assert (gang.work / "made-here").exists()
     assert sorted(path.name for path in gang.work.iterdir()) == ["made-here", "run.sh", "train.py"]
 
@@ -104,7 +104,7 @@ def test_code_that_is_already_there_is_not_fetched_again(flock: Make) -> None:
     gang.server.code = tar({"train.py": b""})
     gang.work.mkdir(parents=True)
     (gang.work / "mine.txt").write_text("from the first attempt\n")
-    (gang.work.parent / ".job.complete").touch()
+    (gang.work.parent / ".job.complete").write_text("whole\n")
     gang.launch()
     gang.ended()
     assert gang.server.lines("worker-0") == ["from the first attempt"]

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import json
 import os
 import threading
 from pathlib import Path
 
 import pytest
 
-from shoal.contract import Process, Task
+from shoal.contract import HOSTFILE, Member, Process, Roster, Task
 from shoal.shepherd import place as places
 from shoal.shepherd.place import Place, fill_once, take_lock
 
@@ -38,7 +39,7 @@ def test_a_folder_is_filled_by_the_first_and_found_by_the_others(tmp_path: Path)
     for thread in threads:
         thread.join()
     assert filled == [1]
-    assert (tmp_path / ".work.complete").exists()
+    assert (tmp_path / ".work.complete").read_text() == "whole\n"
 
 
 def test_a_folder_that_was_not_filled_to_the_end_is_filled_again(tmp_path: Path) -> None:
@@ -96,7 +97,7 @@ def test_a_roster_is_replaced_whole(place: Place) -> None:
     place.write_roster({"version": 1})
     place.write_roster({"version": 2})
     assert place.roster.read_text() == '{"version": 2}'
-    assert [path.name for path in place.folder.iterdir()] == ["n1.roster.json"]
+    assert sorted(path.name for path in place.folder.iterdir()) == ["n1.hosts", "n1.roster.json"]
 
 
 def test_a_lock_is_held_once(tmp_path: Path) -> None:
@@ -107,3 +108,19 @@ def test_a_lock_is_held_once(tmp_path: Path) -> None:
     second = take_lock(tmp_path / "lock")
     assert second is not None
     os.close(second)
+
+
+def test_the_roster_lies_there_as_a_hostfile_too_and_leaves_with_who_is_gone(place: Place) -> None:
+    def member(name: str, address: str, state: str = "up") -> Member:
+        return Member(name, name.split("-")[0], 0, "n", address, {}, state=state)
+
+    workers = [member("worker-0", "10.0.0.1"), member("worker-1", "10.0.0.1"), member("worker-2", "10.0.0.2")]
+    told = place.environment(Process("worker-0", ["x"], {HOSTFILE: "@hostfile"}), {})
+    for version, members, lines in (
+        (1, [*workers, member("server-0", "10.0.0.3")], ["10.0.0.1 slots=2", "10.0.0.2 slots=1"]),
+        (2, [*workers[:2], member("worker-2", "10.0.0.2", "gone")], ["10.0.0.1 slots=2"]),
+        (3, [member("tally-0", "10.0.0.3")], ["10.0.0.3 slots=1"]),
+    ):
+        place.write_roster(json.loads(Roster(version, "k", members).to_json()))
+        assert Path(told[HOSTFILE]).read_text().splitlines() == lines
+        assert json.loads(place.roster.read_text())["version"] == version

@@ -129,8 +129,9 @@ def processes_of(home: Home, key: str | None = None) -> list[psutil.Process]:
 
 
 def shepherd_of(home: Home, key: str) -> psutil.Process:
-    """The shepherd among a gang's processes: the one that runs the zipapp."""
-    return next(p for p in processes_of(home, key) if any(part.endswith(".pyz") for part in p.cmdline()))
+    """The shepherd among a gang's processes: the one that runs the zipapp, not the sandbox around it."""
+    running = [p for p in processes_of(home, key) if any(part.endswith(".pyz") for part in p.cmdline())]
+    return next(p for p in running if p.name() != "bwrap")
 
 
 def signal_process(process: psutil.Process, number: signal.Signals) -> None:
