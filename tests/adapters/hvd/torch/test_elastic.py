@@ -47,7 +47,7 @@ def test_those_that_are_left_go_on_from_the_last_commit() -> None:
         world.wait_for("worker-1", "ready to die")
         world.kill("worker-1")
 
-    result = run_world(ELASTIC, workers=3, during=during)
+    result = run_world(ELASTIC, workers=3, during=during, timeout=100)
     assert (result.returncodes["worker-0"], result.returncodes["worker-2"]) == (0, 0), result.told()
     assert result.lines("worker-0", "reset") == ["reset 0 2"]
     assert result.lines("worker-2", "reset") == ["reset 1 2"]
@@ -62,7 +62,7 @@ LEAVES = ELASTIC.replace("time.sleep(60)", "raise KeyError('a mistake on one wor
 
 
 def test_one_that_ends_with_an_error_is_gone_on_without_too() -> None:
-    result = run_world(LEAVES, workers=3)
+    result = run_world(LEAVES, workers=3, timeout=100)
     assert result.returncodes == {"worker-0": 0, "worker-1": 1, "worker-2": 0}, result.told()
     assert result.lines("worker-0", "reset") == ["reset 0 2"]
     assert result.lines("worker-2", "equal") == ["equal True 2 120"]

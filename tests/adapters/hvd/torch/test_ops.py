@@ -10,7 +10,9 @@ pytestmark = pytest.mark.real
 
 @pytest.mark.parametrize("workers", [2, 3])
 def test_every_operation_gives_what_its_definition_says(workers: int) -> None:
-    result = run_world("from tests.adapters.hvd.torch import checks; checks.main()", workers=workers).check()
+    result = run_world(
+        "from tests.adapters.hvd.torch import checks; checks.main()", workers=workers, timeout=100
+    ).check()
     for rank in range(workers):
         assert len(result.lines(f"worker-{rank}", "ok")) == len(checks.CHECKS)
 
@@ -18,7 +20,7 @@ def test_every_operation_gives_what_its_definition_says(workers: int) -> None:
 @pytest.mark.parametrize(("workers", "nodes"), [(2, 2), (3, 2)])
 def test_so_it_does_between_machines(workers: int, nodes: int) -> None:
     script = "from tests.adapters.hvd.torch import checks; checks.main(checks.ELSEWHERE)"
-    result = run_world(script, workers=workers, nodes=nodes).check()
+    result = run_world(script, workers=workers, nodes=nodes, timeout=100).check()
     for rank in range(workers):
         assert len(result.lines(f"worker-{rank}", "ok")) == len(checks.ELSEWHERE)
 
