@@ -10,9 +10,9 @@ import argparse
 import horovod.torch as hvd
 import numpy as np
 import torch
-import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from torch import nn
+from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
@@ -53,7 +53,7 @@ for epoch in range(1, args.epochs + 1):
     sampler.set_epoch(epoch)
     for x, y in loader:
         optimizer.zero_grad()
-        loss = F.cross_entropy(model(x), y)
+        loss = functional.cross_entropy(model(x), y)
         loss.backward()
         optimizer.step()
     model.eval()
