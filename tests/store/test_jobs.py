@@ -197,12 +197,12 @@ def test_each_filter_keeps_what_it_names(store: Store) -> None:
 
 
 def test_a_line_shows_what_a_list_needs(store: Store) -> None:
-    job = running(store, nodes=("n1", "n2"), name="digits", workers=2, tags=["a", "b"], strategy="ps-async")
+    job = running(store, nodes=("n1", "n2"), name="digits", workers=2, tags=["a", "b"], strategy="native")
     store.set_progress(job.key, {"worker-0": {"fraction": 0.5}, "worker-1": {"fraction": 0.25}}, NOW)
     (line,) = store.list_jobs().items
     assert (line.id, line.name, line.state, line.reason, line.owner) == (job.id, "digits", "running", "running", "ann")
     assert (line.workers, line.attempt, line.tags, line.strategy, line.framework) == (
-        2, 1, ("a", "b"), "ps-async", "command",
+        2, 1, ("a", "b"), "native", "command",
     )  # fmt: skip
     assert (line.created_at, line.started_at, line.ended_at, line.progress) == (NOW, NOW, None, 0.25)
 
