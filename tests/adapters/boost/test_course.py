@@ -83,7 +83,7 @@ def test_only_the_newest_checkpoint_is_kept_and_none_after_the_end(tmp_path: Pat
 
 
 LISTENS = """
-import ctypes, os, signal, socket, threading
+import ctypes, os, signal, socket, threading, time
 from pathlib import Path
 from shoal.adapters.boost.course import Course
 from shoal.adapters.boost.keeper import Keeper
@@ -99,6 +99,9 @@ def stop():
     theirs.send(b"x")
 threading.Timer(0.3, stop).start()
 print(ctypes.CDLL(None).recv(ours.fileno(), ctypes.create_string_buffer(1), 1, 0), flush=True)
+until = time.monotonic() + 20
+while not course._asked and time.monotonic() < until:
+    time.sleep(0.01)  # another thread takes the signal, a moment later perhaps
 print(course.after([], lambda: b"model"), course.stopped, flush=True)
 """
 
