@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
@@ -64,36 +65,21 @@ def _address(value: Any) -> str:
     return value
 
 
-def _framework(value: Any, info: ValidationInfo) -> Any:
-    if isinstance(value, str) and not is_stored(info):
-        try:
-            framework(value)
-        except BadSpec as wrong:
-            raise ValueError(wrong.message) from None
-    return value
+def _read_by(read: Callable[[str], object]) -> BeforeValidator:
+    """The text stays as it is, once `read` has found no fault with it; what is stored was checked before."""
+
+    def checked(value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, str) and not is_stored(info):
+            try:
+                read(value)
+            except BadSpec as wrong:
+                raise ValueError(wrong.message) from None
+        return value
+
+    return BeforeValidator(checked)
 
 
-def _strategy(value: Any, info: ValidationInfo) -> Any:
-    if isinstance(value, str) and not is_stored(info):
-        try:
-            strategies.parse(value)
-        except BadSpec as wrong:
-            raise ValueError(wrong.message) from None
-    return value
-
-
-def _runs_in(value: Any, info: ValidationInfo) -> Any:
-    if isinstance(value, str) and not is_stored(info):
-        try:
-            environments.read(value)
-        except BadSpec as wrong:
-            raise ValueError(wrong.message) from None
-    return value
-
-
-FrameworkName = Annotated[
-    Text, BeforeValidator(_framework), Field(json_schema_extra={"enum": list(FRAMEWORKS)}, max_length=64)
-]
+FrameworkName = Annotated[Text, _read_by(framework), Field(json_schema_extra={"enum": list(FRAMEWORKS)}, max_length=64)]
 Inputs = Annotated[dict[Name, str], BeforeValidator(_inputs)]
 Address = Annotated[str, BeforeValidator(_address)]
 Workers = Annotated[
@@ -119,7 +105,7 @@ class JobSpec(Frozen):
     label: rows.Label | None = Field(None, description="the column of data to predict: its name, or its number from 0")
     valid: rows.Valid | None = Field(None, description="a share of data to evaluate on, or another file")
     params: rows.Params = Field(default_factory=dict, description="parameters of the training from data")
-    strategy: Annotated[Text, BeforeValidator(_strategy)] | None = Field(
+    strategy: Annotated[Text, _read_by(strategies.parse)] | None = Field(
         None, description="how replicas agree: name[:key=value[,key=value]]", max_length=500
     )
     workers: Workers | None = Field(None, description="number of workers, or min..max")
@@ -129,7 +115,7 @@ class JobSpec(Frozen):
     )
     resources: Resources = Field(default_factory=Resources, description="what each process asks for")
     size: Name | None = Field(None, description="a named size set by the administrator, instead of resources")
-    environment: Annotated[Text, BeforeValidator(_runs_in)] | None = Field(
+    environment: Annotated[Text, _read_by(environments.read)] | None = Field(
         None,
         description="what it runs in: a preset, requirements.txt, pyproject.toml, an interpreter or prefix, image://…",
         max_length=4096,
