@@ -5,7 +5,10 @@ from __future__ import annotations
 from shoal.catalogue import Catalogue
 
 # What belongs together: `shoal bench train` measures all that begin with one of these.
-GROUPS = {"train": ("allreduce.", "ddp.", "fault.", "ps.", "straggler.", "world.")}
+GROUPS = {
+    "fw": ("env.", "fw."),
+    "train": ("allreduce.", "ddp.", "fault.", "ps.", "straggler.", "world."),
+}
 
 # Measured only when asked for by name: a machine may well have no card.
 ON_REQUEST = ("gpu.",)
