@@ -59,7 +59,7 @@ def test_every_name_leads_to_a_function(name: str) -> None:
 
 def test_a_beginning_chooses_all_that_begin_so() -> None:
     assert choose(["launch"]) == ["launch.command", "launch.pytorch"]
-    assert {name.partition(".")[0] for name in choose(["fw"])} == {"fw"}
+    assert {name.partition(".")[0] for name in choose(["fw.hvd"])} == {"fw"}
     assert choose(["scale.b", "imp"]) == ["import", "scale.beat"]
 
 
@@ -69,6 +69,7 @@ def test_no_name_chooses_everything_but_what_needs_a_card() -> None:
 
 
 def test_a_group_chooses_all_that_belong_to_it() -> None:
+    assert {name.partition(".")[0] for name in choose(["fw"])} == {"env", "fw"}
     assert {*choose(["train"]), "gpu.world.one", "gpu.ps", "gpu.save"} == TRAINING | {"fault.worker.lost"}
 
 
