@@ -314,6 +314,12 @@ def test_17_tensorflow_workers_learn_all_features_together(world: World, script:
     learned_together(world, f"17_tensorflow/{script}", "tensorflow-2.21", *words)
 
 
+@pytest.mark.parametrize("strategy", ["allreduce", "ps-async"])
+def test_17_tensorflow_fits_with_keras_2_under_either_strategy(world: World, strategy: str) -> None:
+    words = ("--strategy", strategy, "--env", "TF_USE_LEGACY_KERAS=1")
+    learned_together(world, "17_tensorflow/keras_fit.py", "tensorflow-2.21", *words)
+
+
 def test_17_in_a_tensorflow_ps_job_the_weights_live_on_the_server(world: World) -> None:
     words = ("--strategy", "ps-async", "--servers", "1")
     said = learned_together(world, "17_tensorflow/parameter_server.py", "tensorflow-2.21", *words)
