@@ -187,13 +187,13 @@ def _presets() -> Iterator[Preset]:
         ("3.9", "3.10", "3.11"), "2026-12-31", "MXNet 1.9 for CUDA 11.2, which must be on the node",
     )  # fmt: skip
     yield Preset(
-        "paddle-3.3", "paddle", CPU, ("paddlepaddle==3.3.1", "scikit-learn"), _ALL[:4], "2027-12-31",
+        "paddle-3.3", "paddle", CPU, ("paddlepaddle==3.3.1", "setuptools<81", "scikit-learn"), _ALL[:4], "2027-12-31",
         "Paddle 3.3; its CPU build has no parameter-server mode",
     )  # fmt: skip
     yield Preset(
         "paddle-3.3-cuda", "paddle", CUDA,
         ("--extra-index-url https://www.paddlepaddle.org.cn/packages/stable/cu126/", "paddlepaddle-gpu==3.3.1",
-         "scikit-learn"), _ALL[:4], "2027-12-31", "Paddle 3.3 for CUDA 12.6",
+         "setuptools<81", "scikit-learn"), _ALL[:4], "2027-12-31", "Paddle 3.3 for CUDA 12.6",
     )  # fmt: skip
     yield Preset(
         "jax-0.10", "jax", CPU, ("jax==0.10.2", "jaxlib==0.10.2", "scikit-learn"), _ALL[1:], "2027-06-30",

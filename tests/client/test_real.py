@@ -136,8 +136,8 @@ def test_the_same_key_is_one_job(real: Api) -> None:
 
 def test_what_the_server_refuses_arrives_as_its_exception(real: Api, project: Path) -> None:
     (project / "train.py").touch()
-    with pytest.raises(NotServed, match="tensorflow"):
-        shoal.TensorFlowJob(project / "train.py").submit(real)
+    with pytest.raises(NotServed, match="slurm"):
+        shoal.TorchJob(project / "train.py", engine="slurm").submit(real)
     with pytest.raises(BadSpec, match="did you mean 'running'"):
         list(shoal.jobs(state="runing", api=real))
     with pytest.raises(NotSignedIn):

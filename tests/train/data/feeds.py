@@ -71,7 +71,7 @@ def feed(
 
 def in_step(size: int, work: Callable[[Feed], Any], strategy: str = "allreduce") -> list[Any]:
     """`work(feed)` on workers that go in step, in threads."""
-    groups = ThreadGroup.make(size, patience=5.0)
+    groups = ThreadGroup.make(size, patience=60.0)
     return run_ranks(size, lambda rank: work(feed(rank, size, strategy, groups[rank])))
 
 

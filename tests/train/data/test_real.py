@@ -10,6 +10,7 @@ from tests.train.support import Running, run_world
 
 SCRIPT = """
 import json, time
+from pathlib import Path
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
@@ -20,7 +21,10 @@ with train.start() as run:
     model, optimizer = run.wrap(model, torch.optim.SGD(model.parameters(), lr=0.001))
     for epoch in run.epochs(2):
         for x in run.shard(DataLoader(torch.arange(60.0).view(60, 1), batch_size=2, shuffle=True)):
+            while run.rank < 2 and not Path("held").exists():
+                time.sleep(0.01)  # else there may be nothing left for a worker that comes late
             if run.rank == 2 and epoch == 0:
+                Path("held").touch()
                 print("holds a shard", flush=True)
                 time.sleep(600)  # until it is killed
             run.step(model, nn.functional.mse_loss, x / 60, x)

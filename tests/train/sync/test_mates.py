@@ -65,7 +65,8 @@ def test_a_machine_crosses_the_network_once_and_everyone_counts_once(kind: str) 
     steps = {rank: 10 if rank in (1, 3) else 8 for rank in range(4)}
     assert [(one["least"], one["most"]) for one in told] == [(expected(steps[rank]),) * 2 for rank in range(4)]
     assert told[3]["sent"] == 0
-    assert 8 * PARAMETERS < told[2]["sent"] < 9 * PARAMETERS
+    # Once a step for both, and what its mate has begun since by the time it is asked: never twice a step.
+    assert 8 * PARAMETERS < told[2]["sent"] < 11 * PARAMETERS
 
 
 def test_a_killed_server_loses_and_doubles_nothing_of_mates() -> None:
