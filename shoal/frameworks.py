@@ -84,6 +84,7 @@ class Framework:
 
 def describe(names: Iterable[str]) -> list[dict[str, Any]]:
     """The rows of these frameworks as every door shows them."""
+    wanted = set(names)
     return [
         {
             "name": row.name,
@@ -95,7 +96,7 @@ def describe(names: Iterable[str]) -> list[dict[str, Any]]:
                 for pair in row.pairs.values()
             ],
         }
-        for row in (FRAMEWORKS[name] for name in FRAMEWORKS if name in set(names))
+        for row in (FRAMEWORKS[name] for name in FRAMEWORKS if name in wanted)
     ]
 
 

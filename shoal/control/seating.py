@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from shoal import environments
-from shoal.contract import Member, Roster, Seat, Task, gang_secret
+from shoal.contract import GONE, Member, Roster, Seat, Task, gang_secret
 from shoal.control.parts import Parts
 from shoal.errors import StartFailed
 from shoal.job.life import JobRecord
@@ -103,7 +103,7 @@ def roster_of(attempt: Attempt, ranks: Iterable[RankRow], shepherds: Iterable[Sh
             ports=announced[rank.node].ports.get(rank.name, {}),
             local=rank.local,
             slot=rank.slot,
-            state="gone" if rank.state == "gone" else "up",
+            state=GONE if rank.state == "gone" else "up",
         )
         for rank in ranks
     ]

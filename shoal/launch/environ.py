@@ -152,6 +152,12 @@ def library(role: Role, *before: str) -> dict[str, str]:
     return {"PYTHONPATH": ":".join([*before, LIBRARY_PATH, *([own] if own else [])])}
 
 
+def loopback(roster: Roster) -> dict[str, str]:
+    """The loopback interface for gloo and NCCL when nobody is elsewhere: the host's own name may resolve to an address
+    that nothing listens on."""
+    return {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"} if peers(roster).on_one_machine else {}
+
+
 def port_variable(name: str) -> str:
     return contract.PORT_PREFIX + variable_part(name)
 

@@ -45,7 +45,7 @@ class Paddle:
         if served and spec.script and not role.command:
             argv[1:1] = ["-m", CHECKED]
         return environ.make(
-            argv, role, member, defaults=_defaults(roster), facts=facts, processes=self.processes_per_slot(role)
+            argv, role, member, defaults=environ.loopback(roster), facts=facts, processes=self.processes_per_slot(role)
         )
 
 
@@ -76,8 +76,3 @@ def _served(roster: Roster, member: Member) -> dict[str, str]:
         "PADDLE_TRAINER_ENDPOINTS": ",".join(map(environ.address, known.workers)),
         "PADDLE_TRAINERS_NUM": str(len(known.workers)),
     }
-
-
-def _defaults(roster: Roster) -> dict[str, str]:
-    """The loopback interface when nobody is elsewhere: the host's own name may lead where nothing listens."""
-    return {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"} if peers(roster).on_one_machine else {}

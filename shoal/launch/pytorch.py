@@ -136,11 +136,8 @@ def _elastic(spec: JobSpec, place: Place) -> dict[str, str]:
 
 
 def _defaults(roster: Roster, world: _World) -> dict[str, str]:
-    """What torchrun sets only when the user did not, and the loopback interface when nobody is elsewhere: the host's
-    own name may resolve to an address that nothing listens on."""
+    """What torchrun sets only when the user did not."""
     chosen = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
     if world.local_size > 1:
         chosen["OMP_NUM_THREADS"] = "1"
-    if peers(roster).on_one_machine:
-        chosen |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
-    return chosen
+    return chosen | environ.loopback(roster)

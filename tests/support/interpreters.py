@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from shoal._lib.venvs import Recipe, Venvs
-from shoal.environments import PRESETS
+from shoal.bench.presets import python_of
+from shoal.home import ENVIRONMENTS
 
 # Read when the tests are collected: each test has a cache of its own, and these are for all.
 CACHE = Path(os.environ.get("SHOAL_CACHE") or Path.home() / ".cache" / "shoal")
@@ -25,17 +26,13 @@ BUILDING = 600.0  # seconds
 
 def interpreter(*requirements: str) -> str:
     """A Python that has these and nothing else. It is held until this process ends."""
-    return _built(Recipe(" ".join(requirements), lines=requirements))
+    recipe = Recipe(" ".join(requirements), lines=requirements)
+    return str(Venvs(CACHE / ENVIRONMENTS).use(recipe, lambda line: None).python)
 
 
 def preset(name: str) -> str:
     """The Python of a preset, as a job's would be."""
-    row = PRESETS[name]
-    return _built(Recipe(name, lines=row.lines, bare=row.bare, pythons=row.pythons))
-
-
-def _built(recipe: Recipe) -> str:
-    return str(Venvs(CACHE / "environments").use(recipe, lambda line: None).python)
+    return python_of(name, CACHE)
 
 
 @pytest.fixture(scope="session")

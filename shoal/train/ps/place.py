@@ -9,12 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shoal import contract
-from shoal.contract import Roster
+from shoal.contract import GONE, Roster
 from shoal.errors import BadSpec
 from shoal.strategy import Strategy, parse
 from shoal.train.world import PORT, SERVER, WORKER, Peer, peers
-
-GONE = "gone"  # the state of a member that will not call again
 
 
 @dataclass(frozen=True)
