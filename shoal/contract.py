@@ -16,6 +16,7 @@ PROTOCOL = 1
 GANG = "SHOAL_GANG"
 JOB = "SHOAL_JOB"
 ATTEMPT = "SHOAL_ATTEMPT"
+START = "SHOAL_START"  # how often this process was started before, within the attempt
 ROLE = "SHOAL_ROLE"
 INDEX = "SHOAL_INDEX"  # among the processes of the role
 RANK = "SHOAL_RANK"  # workers only

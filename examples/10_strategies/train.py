@@ -42,6 +42,12 @@ model = torch.nn.Sequential(
 )
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 
+
+@torch.no_grad()
+def accuracy():
+    return (model(images[split:]).argmax(1) == labels[split:]).float().mean().item()
+
+
 with train.start() as run:
     model, optimizer = run.wrap(model, optimizer)
     for epoch in run.epochs(options.epochs):
@@ -51,8 +57,6 @@ with train.start() as run:
             optimizer.step()
             optimizer.zero_grad()
             run.report(loss=loss)
-        with torch.no_grad():
-            accuracy = (model(images[split:]).argmax(1) == labels[split:]).float().mean().item()
-        run.report(accuracy=accuracy)
+        run.report(accuracy=accuracy())
         run.save(epoch)
-    print(f"rank {run.rank} of {run.size} under {run.strategy}: accuracy {accuracy:.3f}", flush=True)
+    print(f"rank {run.rank} of {run.size} under {run.strategy}: accuracy {accuracy():.3f}", flush=True)

@@ -26,7 +26,7 @@ from shoal.control.log_batch import read_batch
 from shoal.control.parts import BEAT_SECONDS, Parts, wake_queue
 from shoal.control.seating import environment_of, launcher_of, roster_of
 from shoal.errors import BadSpec, DiskFull, GangOver, NotFound, NotSignedIn, OffsetGap, ShoalError, StoreError
-from shoal.job.gang import RankEnd, RankLife, Verdict, aborted_after_end, can_spare, judge
+from shoal.job.gang import RankEnd, RankLife, Verdict, aborted_after_end, can_spare, explain, judge
 from shoal.job.life import Finished, Gone, JobRecord, Joined
 from shoal.job.reasons import Reason
 from shoal.job.record import NodeRecord, hidden_words
@@ -346,10 +346,9 @@ class Gangs:
         if record.attempt != known.attempt.number or record.state not in (State.STARTING, State.RUNNING):
             return  # the outcome is known: who ends now was told to
         verdict = judge(known.record.spec.expand(), [_life(record, rank) for rank in self._store.ranks(key)])
-        if verdict.restart or verdict.drop:
-            self._drop(known, list(verdict.drop))
-            self._restart(known, list(verdict.restart))
-        elif verdict.done or verdict.failed:
+        self._drop(known, list(verdict.drop))
+        self._restart(known, list(verdict.restart))
+        if verdict.done or verdict.failed:
             self._finish(known, verdict)
 
     def _finish(self, known: Known, verdict: Verdict) -> None:
@@ -359,9 +358,12 @@ class Gangs:
             self.end(record)
 
     def _drop(self, known: Known, names: list[str]) -> None:
+        ranks = {rank.name: rank for rank in self._store.ranks(known.attempt.key)} if names else {}
         for name in names:
+            life = ranks[name].life()
+            why = explain(life)[1] if life.end else f"{name} is gone with its node"
             self._store.set_rank(known.attempt.key, name, state="gone")
-            self._note(known, "rank_gone", f"{name} is gone; its role goes on without it")
+            self._note(known, "rank_gone", f"{why}; its role goes on without it")
         if names:
             self._new_roster(known)
             self.direct(known.attempt.key, "roster", {"version": known.attempt.roster_version})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from shoal.job.reasons import Reason
 from shoal.job.roles import Role
@@ -58,7 +58,8 @@ class RankLife:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What to do now. At most one of `done` and `failed` is set; restart and drop name members."""
+    """What to do now. At most one of `done` and `failed` is set; restart and drop name members. With who is dropped the
+    gang may be done: the others had ended before."""
 
     done: bool = False
     failed: Reason | None = None
@@ -86,9 +87,9 @@ def judge(roles: Iterable[Role], ranks: Iterable[RankLife]) -> Verdict:
             fatal.append(rank)
     if fatal:
         return _failed(_first_cause(fatal))
-    if restart or drop:
-        return Verdict(restart=tuple(restart), drop=tuple(drop))
-    return Verdict(done=_all_led(by_name, all_ranks), exit_code=0)
+    left = [replace(rank, state="gone") if rank.name in drop else rank for rank in all_ranks]
+    done = not restart and _all_led(by_name, left)
+    return Verdict(done, exit_code=0 if done else None, restart=tuple(restart), drop=tuple(drop))
 
 
 def _first_cause(fatal: list[RankLife]) -> RankLife:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 from shoal._lib.ids import short_id
-from shoal.contract import GANG, MEMBER, Environment, Process, Task
+from shoal.contract import GANG, MEMBER, START, Environment, Process, Task
 
 PROGRAMS = ("podman", "docker")
 SETTINGS = ("CONTAINERS_", "CONTAINER_HOST", "DOCKER_", "XDG_RUNTIME_DIR")  # how variables for the program itself begin
@@ -42,7 +42,7 @@ class Containers(NamedTuple):
         yield from (self.program, "run", "--rm", "--init", f"--name={self.key}-{what.name}-{short_id(4)}")
         yield from ("--network=host", "--ipc=host", f"--workdir={self.work}", *_user(self.program))
         yield from (f"--volume={_volume(mount)}" for mount in self.mounts)
-        yield from (f"--env={name}" for name in sorted({*what.env, GANG, MEMBER}.difference(_CLIENT)))
+        yield from (f"--env={name}" for name in sorted({*what.env, GANG, MEMBER, START}.difference(_CLIENT)))
         yield from (f"--env={name}={what.env[name]}" for name in _CLIENT if name in what.env)
         yield from _limits(what)
         if what.env.get("CUDA_VISIBLE_DEVICES"):

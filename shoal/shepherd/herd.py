@@ -179,7 +179,7 @@ class Herd:
         before = self._ranks.get(what.name)
         rank = self._ranks[what.name] = Rank(what, before.incarnation + 1 if before else 0)
         try:
-            env = self._place.environment(what, dict(os.environ))
+            env = self._place.environment(what, dict(os.environ), rank.incarnation)
             rank.begin(env, str(self._place.work), f"shoal-{self._task.key}-{what.name}-{rank.incarnation}")
         except (SpawnFailed, OSError) as error:
             self._fail_start(rank, error)

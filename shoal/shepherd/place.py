@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, Optional
 
-from shoal.contract import GANG, GONE, INHERITED, MEMBER, Process, Task
+from shoal.contract import GANG, GONE, INHERITED, MEMBER, START, Process, Task
 
 _SHM = Path("/dev/shm")
 
@@ -47,11 +47,11 @@ class Place:
             draft.write_text(content)
             draft.replace(path)
 
-    def environment(self, process: Process, machine: Dict[str, str]) -> Dict[str, str]:
+    def environment(self, process: Process, machine: Dict[str, str], start: int = 0) -> Dict[str, str]:
         """What the rank wakes up with: a little of the machine's, then what was declared, with our paths filled in."""
         env = {name: machine[name] for name in INHERITED if name in machine}
         env.update({name: self._filled(value) for name, value in process.env.items()})
-        env[GANG], env[MEMBER] = self._task.key, process.name
+        env[GANG], env[MEMBER], env[START] = self._task.key, process.name, str(start)
         return env
 
     def shared(self) -> Path:

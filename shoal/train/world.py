@@ -41,6 +41,8 @@ class World:
     outputs: Path = Path("outputs")
     roster: Path | None = None  # rewritten when members come and go
     attempt: int = 1
+    gang: str = ""  # the key of this attempt among those of all jobs
+    starts: int = 0  # how often this worker was started before, within the attempt
     serial: int = 0  # how many runs this process had before: each has names of its own for all that others see
     variables: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
@@ -96,6 +98,8 @@ class World:
             outputs=Path(env.get(contract.OUTPUTS, "outputs")),
             roster=path,
             attempt=int(env.get(contract.ATTEMPT, "1")),
+            gang=roster.key,
+            starts=int(env.get(contract.START, "0")),
             variables=env,
         )
 

@@ -157,6 +157,19 @@ def test_a_role_that_may_lose_ranks_but_lost_all_of_them_has_failed(make_world: 
     assert (record.state, record.reason.code) == ("failed", "shepherd_lost")
 
 
+def test_a_role_whose_last_rank_is_lost_after_the_others_ended_is_done(make_world: Any) -> None:
+    """Nobody else would be heard of any more, and the servers would be waited for without end."""
+    world = make_world(nodes=1, cpus=3)
+    roles = {"worker": {"count": 2, "on_lost": "continue"}, "server": {"count": 1}}
+    key = running(world, roles=roles)
+    world.end_rank(key, "worker-0", 1, exit_code=0)
+    world.end_rank(key, "worker-1", 2, exit_code=1)
+    record = world.parts.store.job(key.rpartition("-")[0])
+    assert (record.state, record.reason.code) == ("stopping", "completed")
+    told = [event.message for event in world.parts.store.events(record.id) if event.kind == "rank_gone"]
+    assert told == ["worker-1 on sim-0 exited with 1; its role goes on without it"]
+
+
 def test_a_launch_is_heard_also_by_a_node_that_asked_at_the_very_moment(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

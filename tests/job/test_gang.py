@@ -59,6 +59,12 @@ def test_continue_goes_on_without_the_rank_while_enough_are_left() -> None:
     assert judge(roles("continue"), both).failed is Reason.EXIT_CODE
 
 
+def test_the_last_one_to_be_waited_for_may_be_lost_and_the_gang_is_done() -> None:
+    ranks = [rank("worker-0", end=RankEnd(exit_code=0)), rank("worker-1", end=BAD), rank("server-0")]
+    verdict = judge(roles("continue"), ranks)
+    assert (verdict.drop, verdict.done, verdict.exit_code) == (("worker-1",), True, 0)
+
+
 def test_continue_with_a_range_keeps_its_minimum() -> None:
     ranks = [rank("worker-0", end=BAD), rank("worker-1"), rank("server-0")]
     assert judge(roles("continue", "2..4"), ranks).failed is Reason.EXIT_CODE

@@ -36,7 +36,8 @@ def test_podman_runs_a_rank_with_the_paths_the_user_and_the_network_of_outside(m
         "--workdir=/home/work/j1", "--userns=keep-id", "--volume=/home/work/j1:/home/work/j1",
         "--volume=/home/gangs/j1-1:/home/gangs/j1-1", "--volume=/home/library:/home/library:ro", "--env=COLOUR",
         "--env=CUDA_VISIBLE_DEVICES", "--env=SHOAL_GANG", "--env=SHOAL_MEMBER", "--env=SHOAL_SECRET",
-        "--memory=1073741824", "--cpu-shares=1536", "team/train:1", "python3", "train.py", "--epochs", "5",
+        "--env=SHOAL_START", "--memory=1073741824", "--cpu-shares=1536", "team/train:1", "python3", "train.py",
+        "--epochs", "5",
     ]  # fmt: skip
 
 

@@ -74,9 +74,9 @@ def test_a_rank_has_the_declared_environment_and_little_else(flock: Make) -> Non
     assert (env["W"], env["CWD"], env["PLAIN"]) == (str(gang.work), str(gang.work), "@else")
     assert (env["O"], env["I"]) == (str(gang.work / "outputs"), str(gang.folder / "inputs"))
     assert env["SHM"].endswith("700")
-    assert (env["SHOAL_GANG"], env["SHOAL_MEMBER"]) == (gang.key, "worker-0")
-    known = {*paths, "CWD", "SHM", "PATH", "HOME", "LANG", "SHOAL_GANG", "SHOAL_MEMBER", "PWD", "LC_CTYPE", "_"}
-    assert set(env) <= known
+    own = {"SHOAL_GANG": gang.key, "SHOAL_MEMBER": "worker-0", "SHOAL_START": "0"}
+    assert own.items() <= env.items()
+    assert set(env) <= {*paths, *own, "CWD", "SHM", "PATH", "HOME", "LANG", "PWD", "LC_CTYPE", "_"}
     assert Path(env["S"]).is_dir()
     assert gang.leave(shepherd) == 0
     assert not Path(env["S"]).exists()
@@ -221,7 +221,7 @@ def test_a_stop_before_launch_means_nothing_is_started(flock: Make) -> None:
 
 def test_a_restarted_rank_has_the_next_number_and_the_new_roster(flock: Make) -> None:
     gang = flock(
-        shell("worker-0", "grep -o '\"version\": [0-9]*' $R; exit 1", env={"R": "@roster"}),
+        shell("worker-0", "grep -o '\"version\": [0-9]*' $R; echo $SHOAL_START; exit 1", env={"R": "@roster"}),
         shell("server-0", "sleep 1000"),
     )
     gang.launch()
@@ -229,7 +229,7 @@ def test_a_restarted_rank_has_the_next_number_and_the_new_roster(flock: Make) ->
     gang.server.roster_version = 2
     gang.server.direct("restart", member="worker-0", roster=2)
     assert [event["incarnation"] for event in gang.ended(2)] == [0, 1]
-    assert gang.server.lines("worker-0") == ['"version": 1', '"version": 2']
+    assert gang.server.lines("worker-0") == ['"version": 1', "0", '"version": 2', "1"]
     assert process.alive(next(e["pid"] for e in gang.server.kinds("started") if e["member"] == "server-0"))
 
 

@@ -85,6 +85,7 @@ def test_the_environment_takes_little_from_the_machine_and_fills_in_paths(place:
         "P": "/lib/of/shoal:/my",
         "SHOAL_GANG": f"k{os.getpid()}",
         "SHOAL_MEMBER": "worker-0",
+        "SHOAL_START": "0",
     }
 
 

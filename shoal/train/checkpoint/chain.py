@@ -40,6 +40,7 @@ class Manifest:
     strategy: str = ""
     size: int = 1  # workers
     created: float = 0.0
+    gang: str = ""  # the attempt that it was written in
     files: Mapping[str, Facts] = field(default_factory=dict)  # everything but the manifest itself
     format: int = FORMAT
 

@@ -161,6 +161,7 @@ class Keeper:
             strategy=str(self._strategy),
             size=self._world.size,
             created=time.time(),
+            gang=self._world.gang,
         )
         if not self._in_step:
             return manifest
@@ -226,13 +227,18 @@ class Keeper:
 
     def _newest(self, chain: Chain, rank: int, limit: float = math.inf) -> list[Opened]:
         for manifest in chain.whole():
-            if manifest.epoch > limit:
+            if manifest.epoch > limit or self._of_those_begun_with(manifest):
                 continue
             try:
                 return [Opened(chain.folder / manifest.name, manifest, rank)]
             except BadCheckpoint as torn:
                 _log.warning("checkpoint %s is skipped: %s", chain.folder / manifest.name, torn.message)
         return []
+
+    def _of_those_begun_with(self, manifest: Manifest) -> bool:
+        """Whether somebody who began together with this worker wrote it, and was merely faster: nothing of it is this
+        worker's, which has its whole share to do yet."""
+        return bool(self._world.gang) and manifest.gang == self._world.gang and not self._world.starts
 
     def _agree_on_one(self) -> list[Opened]:
         """The newest that every worker can read. The first worker's list counts, so that all try the same ones."""

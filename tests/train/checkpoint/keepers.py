@@ -75,8 +75,10 @@ class Worker:
         model: nn.Module | None = None,
         sync: Any = None,
         averages: Any = None,
+        gang: str = "",
+        starts: int = 0,
     ) -> None:
-        self.world = World(rank, size, outputs=folder)
+        self.world = World(rank, size, outputs=folder, gang=gang, starts=starts)
         self.tally, self.middle = Tally(), False
         self.keeper = Keeper(
             self.world,

@@ -351,6 +351,20 @@ def test_a_worker_goes_on_no_later_than_the_model(tmp_path: Path, first: int) ->
     assert resumed.epoch == 1 and "rank-1" in str(resumed.path) if first else resumed is None  # type: ignore[union-attr]
 
 
+def test_a_worker_that_begins_late_has_its_whole_share_to_do(tmp_path: Path) -> None:
+    """What a faster one of the same attempt has saved is not a place to go on from: only who is started again goes on
+    from there, and so do all of the next attempt."""
+
+    def resumed(gang: str, starts: int) -> int | None:
+        found = Worker(tmp_path, 1, 2, "ps-async", gang=gang, starts=starts).keeper.resume()
+        return found.epoch if found else None
+
+    saved(tmp_path, epochs=2, size=2, strategy="ps-async", gang="job-1")
+    assert (resumed("job-1", 0), resumed("job-1", 1), resumed("job-2", 0)) == (None, 2, 2)
+    saved(tmp_path, epochs=1, size=2, strategy="ps-async", gang="job-2")
+    assert (resumed("job-2", 0), resumed("job-2", 1)) == (2, 1)  # late: as the others of the attempt began
+
+
 def test_a_worker_that_is_gone_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shoal.train.checkpoint.together.PATIENCE", 0.2)
 
