@@ -1,6 +1,6 @@
 """One rank: how it is started, what belongs to it, and how all of it is ended.
 
-What belongs to a rank is more than its process: children in its session, daemons that left the session (the shepherd
+What belongs to a rank is more than its process: children in its group, daemons that left the group (the shepherd
 adopts them when their parents end), and whatever is in its cgroup. A mark in the environment tells whose they are.
 """
 

@@ -1,4 +1,4 @@
-"""Starts one process that cannot outlive its parent: own session, no input, output into a pipe, limits from the start.
+"""Starts one process that cannot outlive its parent: own group, no input, output into a pipe, limits from the start.
 
 The fork must happen in the main thread, because the kernel ties "dies with its parent" to the thread that forked. The
 child makes only system calls between fork and exec; what goes wrong there comes back through a pipe.
@@ -76,7 +76,9 @@ def _become(
 ) -> NoReturn:
     stage = "exec"
     try:
-        os.setsid()
+        # Not a session: the kernel's autogroups share out the CPU by sessions, and ranks that wake each other at every
+        # step are slower across them (TensorFlow by a tenth on two cores). Ours has no terminal either way.
+        os.setpgid(0, 0)
         process.die_with_parent(signal.SIGKILL)
         if os.getppid() != parent:  # it died before the line above
             os._exit(_NO_PROGRAM)

@@ -24,11 +24,11 @@ def run(argv: list[str], env: dict[str, str], cwd: Path) -> tuple[int, bytes]:
     return os.waitpid(pid, 0)[1], output
 
 
-def test_a_process_leads_its_own_session_and_hears_no_terminal(tmp_path: Path) -> None:
-    script = "import os, sys; print(os.getsid(0) == os.getpid() == os.getpgrp(), repr(sys.stdin.read()), os.getcwd())"
+def test_a_process_leads_its_own_group_in_the_session_of_its_parent_and_has_no_input(tmp_path: Path) -> None:
+    script = "import os, sys; print(os.getpid() == os.getpgrp(), os.getsid(0), repr(sys.stdin.read()), os.getcwd())"
     status, output = run([sys.executable, "-c", script], {}, tmp_path)
     assert status == 0
-    assert output.decode().strip() == f"True '' {tmp_path}"
+    assert output.decode().strip() == f"True {os.getsid(0)} '' {tmp_path}"
 
 
 def test_a_program_is_looked_for_on_the_path_of_the_rank(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def live_server(root: Path, *options: str) -> Iterator[Live]:
         live.stop()
         left = processes_of(live.home)
         for process in left:
-            process.kill()
+            signal_process(process, signal.SIGKILL)
         psutil.wait_procs(left, timeout=10)
 
 

@@ -275,7 +275,7 @@ def _roster(workers: int, servers: int, nodes: int) -> Roster:
     for index in range(servers):
         node = f"node-{index % nodes}"
         members.append(Member(f"server-{index}", SERVER, index, node, "127.0.0.1", {PORT: next(ports)}))
-    return Roster(1, "test-1", members)
+    return Roster(1, f"test-{secrets.token_hex(4)}", members)  # each run is an attempt of its own
 
 
 def _common(folder: Path, roster: Roster, path: Path, strategy: str | None) -> dict[str, str]:
