@@ -39,6 +39,7 @@ class Part:
     spare: bool = False  # `continue` holds even when none is left
     ours: bool = False  # a process of Shoal's own, never the user's script
     light: bool = False  # asks for nothing unless the job says so: it only tells others of each other
+    stays_lost: str = ""  # why `restart` is refused; empty where it is not
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +242,17 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
             _row(
                 "horovod",
                 "the script's hvd: the installed Horovod, else Shoal's own",
-                [("allreduce", "its DistributedOptimizer averages gradients", (_WORKER,))],
+                [
+                    (
+                        "allreduce",
+                        "its DistributedOptimizer averages gradients",
+                        (
+                            replace(
+                                _WORKER, stays_lost="its ranks begin together, and one that comes later finds nobody"
+                            ),
+                        ),
+                    )
+                ],
                 usual="allreduce",
                 why_not="its ranks are equal and reduce together",
             ),

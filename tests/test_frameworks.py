@@ -98,6 +98,17 @@ def test_what_does_not_fit_is_refused_with_what_would(keys: dict[str, Any], said
         roles(**keys)
 
 
+@pytest.mark.parametrize("strategy", [None, "allreduce", "native"])
+def test_a_horovod_worker_that_is_to_be_started_again_is_refused_with_the_reason_and_what_would_do(
+    strategy: str | None,
+) -> None:
+    with pytest.raises(BadSpec, match="begin together") as refused:
+        roles(framework="horovod", strategy=strategy, roles={"worker": {"count": 2, "on_lost": "restart"}})
+    assert "roles.worker.on_lost" in refused.value.message and "take fail" in refused.value.message
+    found = roles(framework="horovod", strategy=strategy, roles={"worker": {"count": 2, "on_lost": "continue"}})
+    assert found["worker"].on_lost == "continue"
+
+
 def test_a_role_with_a_command_of_its_own_is_free() -> None:
     assert counts(framework="jax", roles={"watch": {"command": ["top"]}}) == {"worker": 1, "watch": 1}
 
