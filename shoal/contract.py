@@ -131,6 +131,7 @@ class Environment:
     lines: Sequence[str] = ()  # preset: as pip reads them
     bare: Sequence[str] = ()  # preset: installed without their dependencies
     pythons: Sequence[str] = ()  # preset: versions that will do, such as 3.11; empty for any
+    oldest: str = ""  # path: the first version that will do, such as 3.10; empty for any
     extras: Sequence[str] = ()  # file: optional dependencies of a pyproject
     image: str = ""
     auth: str = ""  # image: the node's file with the registry's credentials

@@ -23,6 +23,7 @@ NATIVE = "native"
 WORKER, SERVER, CHIEF, EVALUATOR, SCHEDULER = "worker", "server", "chief", "evaluator", "scheduler"
 TRACKER = "tracker"
 ANY = 1_000_000  # more than any job has
+LIBRARY_PYTHON = "3.10"  # the first that `shoal.train` and the like run in
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,9 @@ class Framework:
     why_not: str = ""  # why the other strategies are refused
     any_role: bool = False  # roles of the user's own run the script too
     trains_data: bool = False  # trains from `data` without a script
+    python: str = (
+        LIBRARY_PYTHON  # the first version that what Shoal brings along runs in; empty where it brings nothing
+    )
 
     def pair(self, strategy: str | None) -> Pair:
         """Under that strategy, or the usual one; BadSpec says why there is none."""
@@ -130,11 +134,12 @@ def _row(
     why_not: str = "",
     any_role: bool = False,
     trains_data: bool = False,
+    python: str = LIBRARY_PYTHON,
 ) -> Framework:
     table = {strategy: Pair(name, strategy, words, parts) for strategy, words, parts in pairs}
     if NATIVE not in table:
         table[NATIVE] = replace(table[usual], strategy=NATIVE, says="the same: the script does its own exchange")
-    return Framework(name, says, MappingProxyType(table), usual, why_not, any_role, trains_data)
+    return Framework(name, says, MappingProxyType(table), usual, why_not, any_role, trains_data, python)
 
 
 _TRACKER = Part(TRACKER, "tells the workers of each other", least=1, most=1, ours=True, light=True)
@@ -220,6 +225,7 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
                 ],
                 usual="ps-sync",
                 why_not="its key-value store lives on servers",
+                python="3.9",  # its wheels end where those of others begin
             ),
             _row(
                 "paddle",
@@ -283,6 +289,7 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
                 [(NATIVE, "the program does its own exchange", (_WORKER,))],
                 why_not="Shoal cannot reach into a program it does not know",
                 any_role=True,
+                python="",
             ),
         )
     }

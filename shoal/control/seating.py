@@ -78,7 +78,8 @@ def environment_of(parts: Parts, spec: JobSpec) -> dict[str, Any] | None:
     if spec.environment is None:
         return None
     settings = {name: value for name, value in spec.env.items() if name.startswith("PIP_")}
-    found = replace(environments.read(spec.environment), settings=settings, room=parts.environments_room)
+    found = environments.read(spec.environment)
+    found = replace(found, settings=settings, room=parts.environments_room, oldest=spec.row.python)
     return found.to_dict()
 
 
