@@ -47,6 +47,16 @@ def gang_secret(server_secret: str, key: str) -> str:
     return hmac.new(server_secret.encode(), key.encode(), "sha256").hexdigest()
 
 
+def stacks_start(member: str) -> str:
+    """How the lines of a rank's log begin that say where it stands."""
+    return f"[stacks of {member}] "
+
+
+def stacks_end(mark: str) -> str:
+    """What the last of them says, to who asked under this mark."""
+    return f"end of {mark}"
+
+
 @dataclass(frozen=True)
 class Seat:
     """One process a shepherd will start, before anyone knows its peers: its name and the ports to reserve for it."""
