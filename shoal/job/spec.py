@@ -120,7 +120,9 @@ class JobSpec(Frozen):
         description="what it runs in: a preset, requirements.txt, pyproject.toml, an interpreter or prefix, image://…",
         max_length=4096,
     )
-    env: Environment = Field(default_factory=dict, description="environment variables of every process")
+    env: Environment = Field(
+        default_factory=dict, description="environment variables of every process; {rank} and the like are filled in"
+    )
     inputs: Inputs = Field(default_factory=dict, description="name: address; each appears as a folder in the job")
     outputs: Address | None = Field(None, description="where the outputs folder goes when the job ends")
     estimate: Duration | None = Field(None, description="how long it should take; an alarm is raised when it runs over")

@@ -34,19 +34,22 @@ DEFAULTS = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
 def make(
     argv: Sequence[str],
     role: Role,
+    roster: Roster,
     member: Member,
     *,
     defaults: Mapping[str, str],
     facts: Mapping[str, str],
     processes: int,
+    words: Mapping[str, str] = MappingProxyType({}),
 ) -> Process:
-    """One rank. The slot's CPU and memory are shared out evenly among its `processes`, memory rounded down: together
+    """One rank. What stands for the roster in the user's variables is filled in as in arguments. The slot's CPU and memory are shared out evenly among its `processes`, memory rounded down: together
     they never get more than the slot was given."""
     asked = role.resources
+    own = dict(zip(role.env, filled(list(role.env.values()), roster, member, words), strict=True))
     return Process(
         name=member.name,
         argv=list(argv),
-        env={**DEFAULTS, **defaults, **role.env, **facts},
+        env={**DEFAULTS, **defaults, **own, **facts},
         memory=None if asked.memory is None else asked.memory // processes,
         cpu=None if asked.cpu is None else asked.cpu / processes,
         cpu_quota=asked.cpu_quota,
@@ -89,8 +92,8 @@ def python(spec: JobSpec, place: Place) -> str:
 def filled(
     arguments: Sequence[str], roster: Roster, member: Member, words: Mapping[str, str] = MappingProxyType({})
 ) -> list[str]:
-    """Arguments with `{rank}`, `{size}`, `{role}`, `{index}`, `{port}`, `{first_host}` and `{<role>_hosts}` filled in,
-    for programs that take their peers as flags. Other braces stay as they are; `{{rank}}` is `{rank}`."""
+    """Arguments with `{rank}`, `{size}`, `{role}`, `{index}`, `{address}`, `{port}`, `{first_host}` with its parts and
+    `{<role>_hosts}` filled in, for programs that take their peers as flags. Other braces stay as they are; `{{rank}}` is `{rank}`."""
     if not any("{" in one for one in arguments):
         return list(arguments)
     known = _stand_ins(roster, member, words)
@@ -105,11 +108,25 @@ def _stand_ins(roster: Roster, member: Member, words: Mapping[str, str]) -> dict
         for role, who in known.roles.items()
         for name in (role, words.get(role, role))
     }
-    first = address(known.workers[0]) if known.workers else ""
-    port = next(iter(member.ports.values()), 0)
-    numbers = {"rank": member.index, "index": member.index, "size": len(known.workers), "port": port}
-    texts = {"role": words.get(member.role, member.role), "first_host": first}
+    first = known.workers[0] if known.workers else None
+    texts = {
+        "role": words.get(member.role, member.role),
+        "address": member.address,
+        "first_host": address(first) if first else "",
+        "first_address": first.address if first else "",
+    }
+    numbers = {
+        "rank": member.index,
+        "index": member.index,
+        "size": len(known.workers),
+        "port": _first_port(member),
+        "first_port": _first_port(first) if first else 0,
+    }
     return {**hosts, **texts, **{name: str(number) for name, number in numbers.items()}}
+
+
+def _first_port(member: Member) -> int:
+    return next(iter(member.ports.values()), 0)
 
 
 def address(member: Member) -> str:
