@@ -42,8 +42,9 @@ def make(
     processes: int,
     words: Mapping[str, str] = MappingProxyType({}),
 ) -> Process:
-    """One rank. What stands for the roster in the user's variables is filled in as in arguments. The slot's CPU and memory are shared out evenly among its `processes`, memory rounded down: together
-    they never get more than the slot was given."""
+    """One rank. What stands for the roster in the user's variables is filled in, as in arguments. The slot's CPU and
+    memory are shared out evenly among its `processes`, memory rounded down: together they never get more than the slot
+    was given."""
     asked = role.resources
     own = dict(zip(role.env, filled(list(role.env.values()), roster, member, words), strict=True))
     return Process(
@@ -93,7 +94,8 @@ def filled(
     arguments: Sequence[str], roster: Roster, member: Member, words: Mapping[str, str] = MappingProxyType({})
 ) -> list[str]:
     """Arguments with `{rank}`, `{size}`, `{role}`, `{index}`, `{address}`, `{port}`, `{first_host}` with its parts and
-    `{<role>_hosts}` filled in, for programs that take their peers as flags. Other braces stay as they are; `{{rank}}` is `{rank}`."""
+    `{<role>_hosts}` filled in, for programs that take their peers as flags. Other braces stay as they are; `{{rank}}`
+    is `{rank}`."""
     if not any("{" in one for one in arguments):
         return list(arguments)
     known = _stand_ins(roster, member, words)
