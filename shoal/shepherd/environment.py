@@ -128,7 +128,7 @@ def _check_age(python: str, wanted: Environment) -> None:
     if version is not None and pythons.is_older(version, wanted.oldest):
         raise NotReady(
             f"environment {wanted.name} is Python {version}, and what Shoal brings along needs Python {wanted.oldest} "
-            "or newer; name a newer one, or take 'framework: command', which brings nothing along"
+            "or newer; name a newer one, or say 'strategy: native' if the script needs nothing of Shoal"
         )
 
 

@@ -61,8 +61,9 @@ def test_launch_says_what_the_ranks_run_in_and_what_pip_is_told(world: World) ->
 
 
 def test_launch_says_how_old_an_interpreter_may_be_where_something_of_shoal_runs_in_it(world: World) -> None:
-    for framework, oldest in (("pytorch", "3.10"), ("command", "")):
-        key = running(world, environment="/usr/bin/python3", framework=framework)
+    cases = (("pytorch", None, "3.10"), ("pytorch", "native", ""), ("command", None, ""))
+    for framework, strategy, oldest in cases:
+        key = running(world, environment="/usr/bin/python3", framework=framework, strategy=strategy)
         assert world.gangs.launch(key, "sim-0")["environment"]["oldest"] == oldest
 
 
