@@ -6,6 +6,7 @@ rank that lied about its number would hang the gang; a GPU that was not given be
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -29,6 +30,8 @@ LIBRARY_PATH = "@library"
 
 # Python holds back what it prints into a pipe; a log must be live. And a native crash is to show where it happened.
 DEFAULTS = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+
+_BRACED = re.compile(r"{\w+}")  # what may stand for something
 
 
 def make(
@@ -93,10 +96,10 @@ def python(spec: JobSpec, place: Place) -> str:
 def filled(
     arguments: Sequence[str], roster: Roster, member: Member, words: Mapping[str, str] = MappingProxyType({})
 ) -> list[str]:
-    """Arguments with `{rank}`, `{size}`, `{role}`, `{index}`, `{address}`, `{port}`, `{first_host}` with its parts and
-    `{<role>_hosts}` filled in, for programs that take their peers as flags. Other braces stay as they are; `{{rank}}`
-    is `{rank}`."""
-    if not any("{" in one for one in arguments):
+    """Arguments with `{rank}`, `{size}`, `{role}`, `{index}`, `{address}`, `{port}`, `{first_host}` with its parts,
+    `{<role>_hosts}` and `{cluster}` filled in, for programs that take their peers as flags. Other braces stay
+    as they are; `{{rank}}` is `{rank}`."""
+    if not any(_BRACED.search(one) for one in arguments):
         return list(arguments)
     known = _stand_ins(roster, member, words)
     pattern = re.compile("(?<!{){(%s)}(?!})|{{(%s)}}" % (("|".join(map(re.escape, known)),) * 2))
@@ -105,6 +108,7 @@ def filled(
 
 def _stand_ins(roster: Roster, member: Member, words: Mapping[str, str]) -> dict[str, str]:
     known = peers(roster)
+    cluster = {words.get(role, role): list(map(address, who)) for role, who in known.roles.items()}
     hosts = {
         f"{variable_part(name).lower()}_hosts": ",".join(map(address, who))
         for role, who in known.roles.items()
@@ -112,6 +116,7 @@ def _stand_ins(roster: Roster, member: Member, words: Mapping[str, str]) -> dict
     }
     first = known.workers[0] if known.workers else None
     texts = {
+        "cluster": json.dumps(cluster, separators=(",", ":")),
         "role": words.get(member.role, member.role),
         "address": member.address,
         "first_host": address(first) if first else "",

@@ -42,6 +42,7 @@ def test_a_place_knows_its_slots_gpus_and_those_of_its_role_on_the_node() -> Non
         ("--port={port}", "--port=41"),
         ("--ps={server_hosts}", "--ps=10.0.0.1:50"),
         ("{worker_hosts}", "10.0.0.1:40,[fd00::2]:41"),
+        ("{cluster}", '{"worker":["10.0.0.1:40","[fd00::2]:41"],"server":["10.0.0.1:50"]}'),
         ("{address} {port}", "fd00::2 41"),
         ("{first_host} {first_address} {first_port}", "10.0.0.1:40 10.0.0.1 40"),
         ("{{rank}}", "{rank}"),
