@@ -47,6 +47,16 @@ def gang_secret(server_secret: str, key: str) -> str:
     return hmac.new(server_secret.encode(), key.encode(), "sha256").hexdigest()
 
 
+def stacks_start(member: str) -> str:
+    """How the lines of a rank's log begin that say where it stands."""
+    return f"[stacks of {member}] "
+
+
+def stacks_end(mark: str) -> str:
+    """What the last of them says, to who asked under this mark."""
+    return f"end of {mark}"
+
+
 @dataclass(frozen=True)
 class Seat:
     """One process a shepherd will start, before anyone knows its peers: its name and the ports to reserve for it."""
@@ -131,6 +141,7 @@ class Environment:
     lines: Sequence[str] = ()  # preset: as pip reads them
     bare: Sequence[str] = ()  # preset: installed without their dependencies
     pythons: Sequence[str] = ()  # preset: versions that will do, such as 3.11; empty for any
+    oldest: str = ""  # path: the first version that will do, such as 3.10; empty for any
     extras: Sequence[str] = ()  # file: optional dependencies of a pyproject
     image: str = ""
     auth: str = ""  # image: the node's file with the registry's credentials

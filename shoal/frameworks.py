@@ -23,6 +23,7 @@ NATIVE = "native"
 WORKER, SERVER, CHIEF, EVALUATOR, SCHEDULER = "worker", "server", "chief", "evaluator", "scheduler"
 TRACKER = "tracker"
 ANY = 1_000_000  # more than any job has
+LIBRARY_PYTHON = "3.10"  # the first that `shoal.train` and the like run in
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class Part:
     spare: bool = False  # `continue` holds even when none is left
     ours: bool = False  # a process of Shoal's own, never the user's script
     light: bool = False  # asks for nothing unless the job says so: it only tells others of each other
+    stays_lost: str = ""  # why `restart` is refused; empty where it is not
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,9 @@ class Framework:
     why_not: str = ""  # why the other strategies are refused
     any_role: bool = False  # roles of the user's own run the script too
     trains_data: bool = False  # trains from `data` without a script
+    python: str = (
+        LIBRARY_PYTHON  # the first version that what Shoal brings along runs in; empty where it brings nothing
+    )
 
     def pair(self, strategy: str | None) -> Pair:
         """Under that strategy, or the usual one; BadSpec says why there is none."""
@@ -129,11 +134,12 @@ def _row(
     why_not: str = "",
     any_role: bool = False,
     trains_data: bool = False,
+    python: str = LIBRARY_PYTHON,
 ) -> Framework:
     table = {strategy: Pair(name, strategy, words, parts) for strategy, words, parts in pairs}
     if NATIVE not in table:
         table[NATIVE] = replace(table[usual], strategy=NATIVE, says="the same: the script does its own exchange")
-    return Framework(name, says, MappingProxyType(table), usual, why_not, any_role, trains_data)
+    return Framework(name, says, MappingProxyType(table), usual, why_not, any_role, trains_data, python)
 
 
 _TRACKER = Part(TRACKER, "tells the workers of each other", least=1, most=1, ours=True, light=True)
@@ -219,6 +225,7 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
                 ],
                 usual="ps-sync",
                 why_not="its key-value store lives on servers",
+                python="3.9",  # its wheels end where those of others begin
             ),
             _row(
                 "paddle",
@@ -241,7 +248,17 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
             _row(
                 "horovod",
                 "the script's hvd: the installed Horovod, else Shoal's own",
-                [("allreduce", "its DistributedOptimizer averages gradients", (_WORKER,))],
+                [
+                    (
+                        "allreduce",
+                        "its DistributedOptimizer averages gradients",
+                        (
+                            replace(
+                                _WORKER, stays_lost="its ranks begin together, and one that comes later finds nobody"
+                            ),
+                        ),
+                    )
+                ],
                 usual="allreduce",
                 why_not="its ranks are equal and reduce together",
             ),
@@ -272,6 +289,7 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
                 [(NATIVE, "the program does its own exchange", (_WORKER,))],
                 why_not="Shoal cannot reach into a program it does not know",
                 any_role=True,
+                python="",
             ),
         )
     }

@@ -1,15 +1,20 @@
 """The table of frameworks and strategies: what each pair has, and what is refused."""
 
+import ast
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import shoal
 from shoal.errors import BadSpec, UnknownName
 from shoal.frameworks import FRAMEWORKS, NATIVE, framework
 from shoal.job.roles import Role
 from shoal.job.spec import parse
 from shoal.launch import LAUNCHERS
 from shoal.strategy import STRATEGIES
+
+ROOT = Path(shoal.__file__).parent
 
 
 def roles(**keys: Any) -> dict[str, Role]:
@@ -98,8 +103,29 @@ def test_what_does_not_fit_is_refused_with_what_would(keys: dict[str, Any], said
         roles(**keys)
 
 
+@pytest.mark.parametrize("strategy", [None, "allreduce", "native"])
+def test_a_horovod_worker_that_is_to_be_started_again_is_refused_with_the_reason_and_what_would_do(
+    strategy: str | None,
+) -> None:
+    with pytest.raises(BadSpec, match="begin together") as refused:
+        roles(framework="horovod", strategy=strategy, roles={"worker": {"count": 2, "on_lost": "restart"}})
+    assert "roles.worker.on_lost" in refused.value.message and "take fail" in refused.value.message
+    found = roles(framework="horovod", strategy=strategy, roles={"worker": {"count": 2, "on_lost": "continue"}})
+    assert found["worker"].on_lost == "continue"
+
+
 def test_a_role_with_a_command_of_its_own_is_free() -> None:
     assert counts(framework="jax", roles={"watch": {"command": ["top"]}}) == {"worker": 1, "watch": 1}
+
+
+TRAVELS = [*(ROOT / "train").rglob("*.py"), *(ROOT / "adapters").rglob("*.py"), ROOT / "strategy.py"]
+
+
+@pytest.mark.parametrize("file", TRAVELS, ids=lambda file: str(file.relative_to(ROOT)))
+def test_what_comes_along_is_of_the_python_that_is_asked_for(file: Path) -> None:
+    told = "mxnet" if file.name == "mxnet.py" else "jax"
+    major, minor = map(int, FRAMEWORKS[told].python.split("."))
+    ast.parse(file.read_text(), feature_version=(major, minor))
 
 
 def test_hands_off_is_there_for_every_framework() -> None:

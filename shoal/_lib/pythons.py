@@ -20,6 +20,8 @@ wheels = [each for folder in folders if folder for each in sorted(glob.glob(os.p
 print("%d.%d %s" % (sys.version_info[0], sys.version_info[1], wheels[-1] if wheels else ""))
 """
 _PROBE_LIMIT = 30.0  # seconds
+_ASK_VERSION = "import sys; print('%d.%d.%d' % sys.version_info[:3])"  # also for those of long ago
+_NAMED = re.compile(r"python(\d+\.\d+)")
 _CLAUSE = re.compile(r"\s*(~=|===?|!=|<=|>=|<|>)\s*(\d+(?:\.\d+)*)(\.\*)?\s*")
 
 Version = Tuple[int, ...]
@@ -78,6 +80,27 @@ def admits(specifier: str, version: str) -> bool:
     but for our own interpreter, whose patch is known."""
     exact = tuple(sys.version_info[:3]) if version == own() else (*_numbers(version), 99)
     return all(_holds(clause, exact) for clause in specifier.split(",") if clause.strip())
+
+
+def version_of(path: str) -> Optional[str]:
+    """The version of an interpreter, by the name it really has, else as it says itself; None when it says nothing."""
+    import subprocess  # here, because it takes milliseconds and mostly nobody is asked
+
+    named = _NAMED.fullmatch(os.path.basename(os.path.realpath(path)))  # noqa: PTH119 – a Path costs more
+    if named:
+        return named[1]
+    words = [path, "-E", "-S", "-c", _ASK_VERSION]
+    try:
+        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=_PROBE_LIMIT, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    said = os.fsdecode(done.stdout).strip()
+    return said if re.fullmatch(r"\d+(\.\d+)+", said) else None
+
+
+def is_older(version: str, than: str) -> bool:
+    """Whether 3.9.18 is older than 3.10; as old only as far as both say."""
+    return _numbers(version)[: len(_numbers(than))] < _numbers(than)
 
 
 def _holds(clause: str, version: Version) -> bool:

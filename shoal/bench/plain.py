@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import tempfile
 from collections.abc import Mapping
@@ -51,15 +50,3 @@ class Crew:
                 one.kill()
                 one.wait()
         self._ends.close()
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of this machine that nobody holds at the moment."""
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()

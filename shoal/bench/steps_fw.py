@@ -19,9 +19,10 @@ from itertools import count
 from pathlib import Path
 from statistics import median
 
+from shoal._lib.ports import free_ports
 from shoal.bench.figure import Figure, Target
 from shoal.bench.pairs import Pairs, measure
-from shoal.bench.plain import Crew, free_ports
+from shoal.bench.plain import Crew
 from shoal.bench.presets import python_of
 from shoal.bench.site import SCRIPTS, Site, site
 from shoal.client.jobs import Job

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from shoal.bench.plain import free_ports
+from shoal._lib.ports import free_ports
 from shoal.errors import MissingExtra, StartFailed
 
 LIMIT = 120.0  # seconds

@@ -27,6 +27,7 @@ COMMANDS = {
     "show": "shoal.cli.show",
     "logs": "shoal.cli.logs",
     "why": "shoal.cli.plan",
+    "stacks": "shoal.cli.stacks",
     "stop": "shoal.cli.ends",
     "rm": "shoal.cli.ends",
     "clone": "shoal.cli.clone",

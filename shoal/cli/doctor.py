@@ -212,11 +212,17 @@ def isolation(home: Home) -> Finding:
         force = _told_by_server() or choose(asked.mode, 1, lambda: offers)
     except ShoalError as wrong:
         return Finding("isolation", "fail", wrong.message)
-    ahead = first_of(offers)
+    return keeps_apart(force, asked.mode == "auto", first_of(offers))
+
+
+def keeps_apart(force: InForce, auto: bool, ahead: InForce) -> Finding:
+    """`ahead` is what `auto` will take once there are several users."""
+    watched = "; their memory is watched by shepherds (twice a second), not limited by cgroups"
     if force.mode != "none":
-        return Finding("isolation", "ok", f"{force.mode}: {force.note}")
-    if asked.mode == "auto" and ahead.mode != "none":
-        return Finding("isolation", "ok", f"none: {force.note} ({ahead.mode}: {ahead.why})")
+        return Finding("isolation", "ok", f"{force.mode}: {force.note}{watched if force.watches_memory else ''}")
+    if auto and ahead.mode != "none":
+        later = f"{ahead.mode}: {ahead.why}{watched if ahead.watches_memory else ''}"
+        return Finding("isolation", "ok", f"none: {force.note} ({later})")
     todo = "give the server only to people who trust each other, or set isolation.mode to auto"
     if ahead.mode == "none":
         todo = "install bubblewrap, or run the server as root, or give it only to people who trust each other"

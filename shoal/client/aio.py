@@ -110,6 +110,11 @@ class AsyncJob:
     async def why(self) -> dict[str, Any]:
         return await asyncio.to_thread(self.sync.why)
 
+    async def stacks(
+        self, rank: str | int | Iterable[str | int] | None = None, timeout: float = 60.0
+    ) -> dict[str, str]:
+        return await asyncio.to_thread(self.sync.stacks, rank, timeout)
+
     async def diff(self) -> str:
         return await asyncio.to_thread(self.sync.diff)
 

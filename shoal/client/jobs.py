@@ -173,10 +173,12 @@ class Job:
         follow: bool = False,
         cursor: str | None = None,
         attempt: int | None = None,
+        deadline: Deadline | None = None,
     ) -> Lines:
         """The lines in time order: an iterator of LogLine, whose `cursor` says where to go on later.
 
-        `rank` is 0, "worker-0", "server-1" or several; `since` seconds since the epoch, or how long ago ("5m").
+        `rank` is 0, "worker-0", "server-1" or several; `since` seconds since the epoch, or how long ago ("5m"). What is
+        followed until a `deadline` ends there.
         """
         asked = {
             "rank": rank_names(rank),
@@ -186,7 +188,7 @@ class Job:
             "follow": int(follow),
             "attempt": attempt,
         }
-        return Lines(self.api, self._path("logs"), asked, cursor)
+        return Lines(self.api, self._path("logs"), asked, cursor, deadline)
 
     def follow(self, file: TextIO | None = None) -> Job:
         """Prints the lines of all ranks as they come, until the job has ended."""
@@ -214,6 +216,12 @@ class Job:
     def why(self) -> dict[str, Any]:
         """Why it is in its state: for a queued job what it waits for."""
         return dict(self.api.request("GET", self._path("why")))
+
+    def stacks(self, rank: str | int | Iterable[str | int] | None = None, timeout: float = 60.0) -> dict[str, str]:
+        """Rank → where its threads stand now, or why that cannot be told. Conflict for one that does not run."""
+        from shoal.client.stacks import stacks_of
+
+        return stacks_of(self, self._path("stacks"), rank, timeout)
 
     def samples(self, rank: str | int | None = None) -> list[dict[str, Any]]:
         """What its processes used, over time."""

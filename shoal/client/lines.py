@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping
 from datetime import UTC
 from typing import Any, NamedTuple
 
-from shoal._lib.clock import now
+from shoal._lib.clock import Deadline, now
 from shoal._lib.quantities import parse_duration
 from shoal.client.http import Api
 from shoal.errors import BadSpec
@@ -23,8 +23,11 @@ class LogLine(NamedTuple):
 class Lines(Iterator[LogLine]):
     """Lines as they come. `cursor` is the place behind the last whole batch; `outcome` what the end said."""
 
-    def __init__(self, api: Api, path: str, asked: Mapping[str, Any], cursor: str | None) -> None:
+    def __init__(
+        self, api: Api, path: str, asked: Mapping[str, Any], cursor: str | None, deadline: Deadline | None = None
+    ) -> None:
         self.cursor = cursor
+        self._deadline = deadline
         self.outcome: dict[str, Any] | None = None
         self._batches = self._read(api, path, asked)
         self._ready: Iterator[LogLine] = iter(())
@@ -46,7 +49,7 @@ class Lines(Iterator[LogLine]):
         self._batches.close()
 
     def _read(self, api: Api, path: str, asked: Mapping[str, Any]) -> Generator[list[LogLine], None, None]:
-        for event in api.stream(path, asked, cursor=self.cursor):
+        for event in api.stream(path, asked, cursor=self.cursor, deadline=self._deadline):
             if event.event == "end":
                 self.outcome = event.data
                 self.cursor = event.id or self.cursor

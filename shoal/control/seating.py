@@ -11,6 +11,7 @@ from shoal import environments
 from shoal.contract import GONE, Member, Roster, Seat, Task, gang_secret
 from shoal.control.parts import Parts
 from shoal.errors import StartFailed
+from shoal.frameworks import NATIVE
 from shoal.job.life import JobRecord
 from shoal.job.nodes import Placement
 from shoal.job.spec import JobSpec
@@ -78,8 +79,14 @@ def environment_of(parts: Parts, spec: JobSpec) -> dict[str, Any] | None:
     if spec.environment is None:
         return None
     settings = {name: value for name, value in spec.env.items() if name.startswith("PIP_")}
-    found = replace(environments.read(spec.environment), settings=settings, room=parts.environments_room)
-    return found.to_dict()
+    found = environments.read(spec.environment)
+    return replace(found, settings=settings, room=parts.environments_room, oldest=_oldest_python(spec)).to_dict()
+
+
+def _oldest_python(spec: JobSpec) -> str:
+    """The first version in which what Shoal brings along runs; none for who wants nothing of it."""
+    hands_off = spec.strategy == NATIVE and not any(role.ours and not role.command for role in spec.expand())
+    return "" if hands_off else spec.row.python
 
 
 def programs_of(record: JobRecord) -> tuple[str, ...]:

@@ -69,6 +69,11 @@ class InForce:
         }
         return f"{words[self.mode]}: {self.why}"
 
+    @property
+    def watches_memory(self) -> bool:
+        """Whether shepherds cannot make cgroups there (another user's, or in a view that is read-only) and watch."""
+        return self.mode != "none"
+
 
 @dataclass(frozen=True, slots=True)
 class Around:

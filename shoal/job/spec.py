@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
@@ -120,7 +120,9 @@ class JobSpec(Frozen):
         description="what it runs in: a preset, requirements.txt, pyproject.toml, an interpreter or prefix, image://…",
         max_length=4096,
     )
-    env: Environment = Field(default_factory=dict, description="environment variables of every process")
+    env: Environment = Field(
+        default_factory=dict, description="environment variables of every process; {rank} and the like are filled in"
+    )
     inputs: Inputs = Field(default_factory=dict, description="name: address; each appears as a folder in the job")
     outputs: Address | None = Field(None, description="where the outputs folder goes when the job ends")
     estimate: Duration | None = Field(None, description="how long it should take; an alarm is raised when it runs over")
@@ -181,6 +183,7 @@ class JobSpec(Frozen):
         for name, role in self.roles.items():
             if pair.part(name) is None and not role.command and not self.row.any_role:
                 raise ValueError(f"roles.{name}: {_no_role(pair, name)}")
+        _check_losses(pair, self.roles)
         self._check_counts(pair)
 
     def _check_options(self, pair: Pair) -> None:
@@ -291,6 +294,15 @@ class JobSpec(Frozen):
             spare=part is not None and part.spare,
             ours=part is not None and part.ours,
         )
+
+
+def _check_losses(pair: Pair, roles: Mapping[str, RoleSpec]) -> None:
+    for part in pair.parts:
+        if part.stays_lost and part.role in roles and roles[part.role].on_lost == "restart":
+            raise ValueError(
+                f"roles.{part.role}.on_lost: framework {pair.framework} cannot do 'restart': {part.stays_lost}; take "
+                "fail, which tries the whole attempt again, or continue for a script that goes on without the lost one"
+            )
 
 
 def _no_role(pair: Pair, name: str) -> str:

@@ -33,7 +33,7 @@ class Command:
         facts = {**environ.facts(spec, roster, member, place, place.gpus), **dict(_hosts(roster))}
         facts[contract.HOSTFILE] = environ.HOSTFILE_PATH
         argv = environ.argv(spec, role, roster, member, place)
-        return environ.make(argv, role, member, defaults={}, facts=facts, processes=1)
+        return environ.make(argv, role, roster, member, defaults={}, facts=facts, processes=1)
 
 
 def _hosts(roster: Roster) -> Iterator[tuple[str, str]]:

@@ -32,7 +32,7 @@ class LauncherContract:
             "strategy": self.strategy,
             "workers": 2,
             "resources": {"cpu": 2, "memory": "1GiB", "gpu": 2},
-            "env": {"COLOUR": "blue", "CUDA_VISIBLE_DEVICES": "7"},
+            "env": {"COLOUR": "blue", "CUDA_VISIBLE_DEVICES": "7", "NUMBER": "{index} of {size} in {odd}"},
         }
         row = framework(launcher.name)
         has_servers = row.any_role or row.pair(self.strategy).part("server") is not None
@@ -74,6 +74,12 @@ class LauncherContract:
         for process in render(launcher, spec).values():
             assert process.env["COLOUR"] == "blue"
             assert process.env["CUDA_VISIBLE_DEVICES"] != "7"
+
+    def test_what_stands_for_the_roster_in_variables_is_filled_in(self, launcher: Launcher) -> None:
+        processes = render(launcher, self.job(launcher)).values()
+        workers = sum(process.env[contract.ROLE] == "worker" for process in processes)
+        for process in processes:
+            assert process.env["NUMBER"] == f"{process.env[contract.INDEX]} of {workers} in {{odd}}"
 
     def test_the_processes_of_a_slot_never_get_more_than_the_slot(self, launcher: Launcher) -> None:
         spec = self.job(launcher)

@@ -6,6 +6,7 @@ rank that lied about its number would hang the gang; a GPU that was not given be
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -30,23 +31,29 @@ LIBRARY_PATH = "@library"
 # Python holds back what it prints into a pipe; a log must be live. And a native crash is to show where it happened.
 DEFAULTS = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
 
+_BRACED = re.compile(r"{\w+}")  # what may stand for something
+
 
 def make(
     argv: Sequence[str],
     role: Role,
+    roster: Roster,
     member: Member,
     *,
     defaults: Mapping[str, str],
     facts: Mapping[str, str],
     processes: int,
+    words: Mapping[str, str] = MappingProxyType({}),
 ) -> Process:
-    """One rank. The slot's CPU and memory are shared out evenly among its `processes`, memory rounded down: together
-    they never get more than the slot was given."""
+    """One rank. What stands for the roster in the user's variables is filled in, as in arguments. The slot's CPU and
+    memory are shared out evenly among its `processes`, memory rounded down: together they never get more than the slot
+    was given."""
     asked = role.resources
+    own = dict(zip(role.env, filled(list(role.env.values()), roster, member, words), strict=True))
     return Process(
         name=member.name,
         argv=list(argv),
-        env={**DEFAULTS, **defaults, **role.env, **facts},
+        env={**DEFAULTS, **defaults, **own, **facts},
         memory=None if asked.memory is None else asked.memory // processes,
         cpu=None if asked.cpu is None else asked.cpu / processes,
         cpu_quota=asked.cpu_quota,
@@ -89,9 +96,10 @@ def python(spec: JobSpec, place: Place) -> str:
 def filled(
     arguments: Sequence[str], roster: Roster, member: Member, words: Mapping[str, str] = MappingProxyType({})
 ) -> list[str]:
-    """Arguments with `{rank}`, `{size}`, `{role}`, `{index}`, `{port}`, `{first_host}` and `{<role>_hosts}` filled in,
-    for programs that take their peers as flags. Other braces stay as they are; `{{rank}}` is `{rank}`."""
-    if not any("{" in one for one in arguments):
+    """Arguments with `{rank}`, `{size}`, `{role}`, `{index}`, `{address}`, `{port}`, `{first_host}` with its parts,
+    `{<role>_hosts}` and `{cluster}` filled in, for programs that take their peers as flags. Other braces stay
+    as they are; `{{rank}}` is `{rank}`."""
+    if not any(_BRACED.search(one) for one in arguments):
         return list(arguments)
     known = _stand_ins(roster, member, words)
     pattern = re.compile("(?<!{){(%s)}(?!})|{{(%s)}}" % (("|".join(map(re.escape, known)),) * 2))
@@ -100,16 +108,32 @@ def filled(
 
 def _stand_ins(roster: Roster, member: Member, words: Mapping[str, str]) -> dict[str, str]:
     known = peers(roster)
+    cluster = {words.get(role, role): list(map(address, who)) for role, who in known.roles.items()}
     hosts = {
         f"{variable_part(name).lower()}_hosts": ",".join(map(address, who))
         for role, who in known.roles.items()
         for name in (role, words.get(role, role))
     }
-    first = address(known.workers[0]) if known.workers else ""
-    port = next(iter(member.ports.values()), 0)
-    numbers = {"rank": member.index, "index": member.index, "size": len(known.workers), "port": port}
-    texts = {"role": words.get(member.role, member.role), "first_host": first}
+    first = known.workers[0] if known.workers else None
+    texts = {
+        "cluster": json.dumps(cluster, separators=(",", ":")),
+        "role": words.get(member.role, member.role),
+        "address": member.address,
+        "first_host": address(first) if first else "",
+        "first_address": first.address if first else "",
+    }
+    numbers = {
+        "rank": member.index,
+        "index": member.index,
+        "size": len(known.workers),
+        "port": _first_port(member),
+        "first_port": _first_port(first) if first else 0,
+    }
     return {**hosts, **texts, **{name: str(number) for name, number in numbers.items()}}
+
+
+def _first_port(member: Member) -> int:
+    return next(iter(member.ports.values()), 0)
 
 
 def address(member: Member) -> str:

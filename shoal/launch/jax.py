@@ -33,7 +33,7 @@ class Jax:
         if member.role == WORKER:
             facts |= _peers(roster, member, len(place.gpus))
         argv = environ.argv(spec, role, roster, member, place)
-        return environ.make(argv, role, member, defaults={}, facts=facts, processes=1)
+        return environ.make(argv, role, roster, member, defaults={}, facts=facts, processes=1)
 
 
 def _peers(roster: Roster, member: Member, gpus: int) -> dict[str, str]:

@@ -37,7 +37,7 @@ class LightGBM:
         }
         argv = ready.argv(spec, role, roster, member, place)
         threads = ready.threads(spec, role, roster, member, 1)
-        return environ.make(argv, role, member, defaults=threads, facts=facts, processes=1)
+        return environ.make(argv, role, roster, member, defaults=threads, facts=facts, processes=1)
 
 
 def _machines(roster: Roster) -> dict[str, str]:

@@ -37,7 +37,7 @@ class Mpi:
         python, argv = environ.python(spec, place), environ.argv(spec, role, roster, member, place)
         if member.role == WORKER:
             argv = [python, "-m", ADAPTER, "rank", *(SAME if one == python else one for one in argv[:1]), *argv[1:]]
-        return environ.make(argv, role, member, defaults=_defaults(roster), facts=facts, processes=1)
+        return environ.make(argv, role, roster, member, defaults=_defaults(roster), facts=facts, processes=1)
 
 
 def _defaults(roster: Roster) -> dict[str, str]:

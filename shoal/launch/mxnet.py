@@ -37,7 +37,7 @@ class MXNet:
         if member.role in ROLES:
             facts |= _store(roster, member)
         argv = environ.argv(spec, role, roster, member, place, own=[SERVE])
-        return environ.make(argv, role, member, defaults={}, facts=facts, processes=1)
+        return environ.make(argv, role, roster, member, defaults={}, facts=facts, processes=1)
 
 
 def _store(roster: Roster, member: Member) -> dict[str, str]:

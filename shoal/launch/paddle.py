@@ -45,7 +45,13 @@ class Paddle:
         if served and spec.script and not role.command:
             argv[1:1] = ["-m", CHECKED]
         return environ.make(
-            argv, role, member, defaults=environ.loopback(roster), facts=facts, processes=self.processes_per_slot(role)
+            argv,
+            role,
+            roster,
+            member,
+            defaults=environ.loopback(roster),
+            facts=facts,
+            processes=self.processes_per_slot(role),
         )
 
 

@@ -55,6 +55,7 @@ class PyTorch:
         return environ.make(
             _argv(spec, role, roster, member, place),
             role,
+            roster,
             member,
             defaults=_defaults(roster, world),
             facts=facts,

@@ -34,7 +34,7 @@ class Sklearn:
         facts = environ.facts(spec, roster, member, place, place.gpus) | environ.library(role)
         argv = _argv(spec, role, roster, member, place)
         defaults = _threads(role, roster, member) if role.ours else {}
-        return environ.make(argv, role, member, defaults=defaults, facts=facts, processes=1)
+        return environ.make(argv, role, roster, member, defaults=defaults, facts=facts, processes=1)
 
 
 def _argv(spec: JobSpec, role: Role, roster: Roster, member: Member, place: Place) -> list[str]:

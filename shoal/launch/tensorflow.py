@@ -42,7 +42,7 @@ class TensorFlow:
             facts["TF_CONFIG"] = _config(roster, member)
         own = [SERVE, *([spec.script, *spec.args] if spec.script else [])]
         argv = environ.argv(spec, role, roster, member, place, own=own, words=TASKS)
-        return environ.make(argv, role, member, defaults=DEFAULTS, facts=facts, processes=1)
+        return environ.make(argv, role, roster, member, defaults=DEFAULTS, facts=facts, processes=1, words=TASKS)
 
 
 def _config(roster: Roster, member: Member) -> str:

@@ -47,6 +47,7 @@ class XGBoost:
         return environ.make(
             _argv(spec, role, roster, member, place),
             role,
+            roster,
             member,
             defaults=ready.threads(spec, role, roster, member, several),
             facts=facts,

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
 from shoal.control.people import User
+from shoal.control.stacks import ask_stacks
 from shoal.job.life import JobRecord
 from shoal.job.spec import JobSpec
 from shoal.job.states import State
@@ -156,6 +157,14 @@ async def stop(ref: str, service: Here, user: Asker, body: shapes.StopRequest | 
     grace = 0.0 if asked.force else asked.grace
     record = await service.call(service.desk.stop, user, ref, grace, asked.message)
     return as_json(await service.call(service.desk.show, user, record.id))
+
+
+@router.post("/jobs/{ref}/stacks", status_code=202, response_model=shapes.StacksAsked)
+async def stacks(ref: str, service: Here, user: Asker, body: shapes.StacksRequest | None = None) -> Response:
+    """Has ranks write to their logs where their threads stand; answers at once with the mark to look for."""
+    record = await service.call(service.desk.find, user, ref)
+    names = rank_names(body.ranks if body else "")
+    return as_json(await service.call(ask_stacks, service.parts, service.gangs, record, names), 202)
 
 
 @router.delete("/jobs/{ref}", status_code=204)

@@ -36,6 +36,10 @@ class StopRequest(Asked):
     message: str = Field("", max_length=1000)
 
 
+class StacksRequest(Asked):
+    ranks: str = Field("", max_length=100_000, description="worker-0,server-1; all that run when left out")
+
+
 class Digests(Asked):
     digests: Annotated[list[str], Field(max_length=500_000)]
 
@@ -117,6 +121,11 @@ class JobShape(JobSummary):
     ranks: list[RankShape]
     attempts: list[dict[str, Any]]
     origin: dict[str, Any] | None = Field(None, description="where it came from, as its submitter said")
+
+
+class StacksAsked(Told):
+    ranks: list[str]
+    mark: str = Field(description="the last line of each answer, in the rank's log, is 'end of MARK'")
 
 
 class JobPage(Told):

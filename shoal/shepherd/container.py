@@ -18,6 +18,7 @@ from shoal.contract import GANG, MEMBER, START, Environment, Process, Task
 PROGRAMS = ("podman", "docker")
 SETTINGS = ("CONTAINERS_", "CONTAINER_HOST", "DOCKER_", "XDG_RUNTIME_DIR")  # how variables for the program itself begin
 PYTHON = "python3"  # in the image, for a script that names no interpreter
+_RUN = ("run", "--rm", "--init")  # --init: a first process that has no handler of its own would never hear SIGTERM
 _REMOVE_LIMIT = 30.0  # seconds
 _CLIENT = ("PATH", "HOME")  # podman needs the machine's; the image has its own, unless the job says otherwise
 
@@ -38,8 +39,7 @@ class Containers(NamedTuple):
         return replace(what, argv=[*self._run(what), self.image, *argv], env={**_settings(), **kept})
 
     def _run(self, what: Process) -> Iterator[str]:
-        # --init: a first process that has no handler of its own would never hear SIGTERM.
-        yield from (self.program, "run", "--rm", "--init", f"--name={self.key}-{what.name}-{short_id(4)}")
+        yield from (self.program, *_RUN, f"--name={self.key}-{what.name}-{short_id(4)}")
         yield from ("--network=host", "--ipc=host", f"--workdir={self.work}", *_user(self.program))
         yield from (f"--volume={_volume(mount)}" for mount in self.mounts)
         yield from (f"--env={name}" for name in sorted({*what.env, GANG, MEMBER, START}.difference(_CLIENT)))
@@ -60,6 +60,11 @@ class Containers(NamedTuple):
                 subprocess.run(words, capture_output=True, timeout=_REMOVE_LIMIT, check=False)
         except (OSError, subprocess.TimeoutExpired):
             return  # the program is gone or hangs: its containers bear the gang's name, for whoever looks
+
+
+def is_container(argv: Sequence[str]) -> bool:
+    """Whether the command is one that `put_on` made."""
+    return len(argv) > len(_RUN) and argv[1 : len(_RUN) + 1] == [*_RUN]
 
 
 def find_program(path: str) -> Optional[str]:

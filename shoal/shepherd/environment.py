@@ -59,7 +59,9 @@ class Outfitter:
         if wanted is None:
             return Outfit()
         if wanted.kind == "path":
-            return _of_path(Path(wanted.path))._replace(written=wanted.path)
+            outfit = _of_path(Path(wanted.path))._replace(written=wanted.path)
+            _check_age(outfit.python, wanted)
+            return outfit
         if wanted.kind in ("preset", "file"):
             return _of_prefix(self._the_site().folder_of(wanted))
         if wanted.kind == "image":
@@ -114,6 +116,20 @@ def _of_path(path: Path) -> Outfit:
     prefix = path.parent.parent
     is_prefix = path.parent.name == "bin" and ((prefix / "pyvenv.cfg").exists() or (prefix / "conda-meta").exists())
     return _of_prefix(prefix)._replace(python=str(path)) if is_prefix else Outfit(str(path))
+
+
+def _check_age(python: str, wanted: Environment) -> None:
+    """One that says nothing is left to the start, which will say what is wrong with it."""
+    if not wanted.oldest:
+        return
+    from shoal._lib import pythons  # here, because only environments that are given by their path need it
+
+    version = pythons.version_of(python)
+    if version is not None and pythons.is_older(version, wanted.oldest):
+        raise NotReady(
+            f"environment {wanted.name} is Python {version}, and what Shoal brings along needs Python {wanted.oldest} "
+            "or newer; name a newer one, or say 'strategy: native' if the script needs nothing of Shoal"
+        )
 
 
 def _of_prefix(folder: Path) -> Outfit:

@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from typing import Any, Callable, Dict, List, Optional, Set
 
 from shoal._lib import process
-from shoal.contract import Process, Task
+from shoal.contract import Process, Task, stacks_end, stacks_start
 from shoal.shepherd import stacks
 from shoal.shepherd.beat import Beater
 from shoal.shepherd.environment import Outfitter
@@ -154,9 +154,10 @@ class Herd:
         if not self._stopping:
             self._restarts.add(member)
 
-    def _stacks(self, **_: Any) -> None:
+    def _stacks(self, ranks: Optional[List[str]] = None, mark: str = "", **_: Any) -> None:
         for rank in self._running():
-            self._thread("stacks", partial(self._dump_stacks, rank))
+            if ranks is None or rank.member in ranks:
+                self._thread("stacks", partial(self._dump_stacks, rank, mark))
 
     def _leave(self, **_: Any) -> None:
         self._leaving = self._stopping = True
@@ -366,9 +367,9 @@ class Herd:
         for number in (signal.SIGCHLD, signal.SIGHUP):
             signal.signal(number, lambda *_: None)
 
-    def _dump_stacks(self, rank: Rank) -> None:
-        text = stacks.dump(rank.pid, rank.path)
-        lines = "".join(f"[stacks of {rank.member}] {line}\n" for line in text.splitlines())
+    def _dump_stacks(self, rank: Rank, mark: str) -> None:
+        text = [*stacks.dump(rank.pid, rank.path).splitlines(), stacks_end(mark)]
+        lines = "".join(f"{stacks_start(rank.member)}{line}\n" for line in text)
         self._spool[rank.member].write(lines.encode())
         self._shipper.lines_came()
 

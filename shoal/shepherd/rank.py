@@ -16,6 +16,8 @@ from shoal._lib import cgroup, process
 from shoal.contract import MEMBER, Process
 from shoal.shepherd.spawn import SpawnFailed, begin, spawn
 
+_KILLED_INSIDE = 128 + signal.SIGKILL  # how podman and docker exit then
+
 
 class Rank:
     """One incarnation of a member. Only the main thread may start and end it."""
@@ -93,7 +95,9 @@ class Rank:
         return [pid for pid in found if pid not in mains and process.alive(pid)]
 
     def ended_by_limit(self) -> bool:
-        """Whether the memory limit ended it, by the kernel's hand or by ours."""
+        """Whether the memory limit ended it, by the kernel's hand or by ours; of a container as far as one can tell."""
+        if self.over_limit is None and self._was_killed_inside():
+            self.over_limit = "its container was killed inside (exit code 137), most likely for memory"
         by_kernel = self._group is not None and self.status != 0 and self._group.oom_kills() > 0
         return by_kernel or self.over_limit is not None
 
@@ -101,6 +105,14 @@ class Rank:
         if self._group is not None:
             self._group.remove()
             self._group = None
+
+    def _was_killed_inside(self) -> bool:
+        """By then the container is gone, and nobody can be asked. Killed from here, its program ends by a signal."""
+        if self.what.memory is None or os.waitstatus_to_exitcode(self.status or 0) != _KILLED_INSIDE:
+            return False
+        from shoal.shepherd.container import is_container  # here, because hardly any gang needs it
+
+        return is_container(self.what.argv)
 
     def _confirmed(self) -> int:
         try:

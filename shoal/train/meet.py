@@ -28,10 +28,10 @@ from typing import Any
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from shoal import contract
+from shoal._lib.ports import free_ports
 from shoal.contract import Member, Roster
 from shoal.errors import BadSpec
 from shoal.train.errors import TrainError, WaitedTooLong
-from shoal.train.wire.ports import free_ports
 from shoal.train.world import PORT, SERVER, WORKER, Peer, World, peers
 
 PATIENCE = 300.0  # seconds for all workers to come

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal._lib.pythons import NoPython, acceptable, admits, find, identity, own
+from shoal._lib.pythons import NoPython, acceptable, admits, find, identity, is_older, own, version_of
 
 
 @pytest.mark.parametrize(
@@ -69,3 +69,25 @@ def test_a_version_that_is_not_here_names_those_that_are(monkeypatch: pytest.Mon
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(NoPython, match=rf"needs Python <3.9, and this node has {own()}, 3.8; install that version"):
         find(["3.8"], "<3.9")
+
+
+def test_an_interpreter_tells_its_version_by_its_name_or_itself(tmp_path: Path) -> None:
+    real = Path(getattr(sys, "_base_executable", sys.executable)).resolve()
+    copy = tmp_path / "python"
+    copy.write_text(f'#!/bin/sh\nexec {real} "$@"\n')
+    copy.chmod(0o755)
+    assert version_of(str(copy)) == ".".join(map(str, sys.version_info[:3]))
+    (tmp_path / "python2.7").write_text("")
+    assert version_of(str(tmp_path / "python2.7")) == "2.7"
+
+
+def test_what_is_no_interpreter_tells_nothing(tmp_path: Path) -> None:
+    assert version_of("/bin/true") is None and version_of(str(tmp_path / "absent")) is None
+
+
+@pytest.mark.parametrize(
+    ("version", "than", "yes"),
+    [("3.9.18", "3.10", True), ("3.10", "3.10", False), ("3.10.1", "3.10", False), ("2.7", "3.9", True)],
+)
+def test_which_of_two_versions_is_older(version: str, than: str, yes: bool) -> None:
+    assert is_older(version, than) is yes

@@ -20,12 +20,12 @@ from joblib import Parallel, delayed
 
 import shoal.joblib
 from shoal import contract
+from shoal._lib.ports import free_ports
 from shoal.adapters.sklearn import backend
 from shoal.adapters.sklearn.desk import TASKS, TaskLost, WorkerTraceback
 from shoal.contract import Member, Roster
 from shoal.errors import NotAllowed
 from shoal.train.wire.link import Link
-from shoal.train.wire.ports import free_ports
 from tests.support.live import eventually
 
 SECRET = "of-this-attempt"

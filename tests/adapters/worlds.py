@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
+from shoal._lib.ports import free_ports
 from shoal.adapters.meeting import Meeting
-from shoal.train.wire.ports import free_ports
 from shoal.train.world import Peer, World
 
 T = TypeVar("T")

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from shoal._lib.cgroup import Cgroup
 from shoal.cli import doctor
+from shoal.engine.isolation import InForce, Mode
 from shoal.home import Home
 
 from .conftest import Shoal
@@ -41,6 +44,15 @@ def test_few_open_files_and_little_shared_memory_are_warned_of(tmp_path: Path) -
     assert doctor.open_files(256).level == "warn"
     assert doctor.open_files(65536).level == "ok"
     assert doctor.shared_memory(tmp_path / "none").level == "warn"
+
+
+@pytest.mark.parametrize("mode", ["user", "bubblewrap"])
+def test_it_says_that_the_memory_of_jobs_kept_apart_is_watched_also_before_there_are_several_users(mode: Mode) -> None:
+    apart, together = InForce(mode, "because"), InForce("none", "there is one user")
+    for found in (doctor.keeps_apart(apart, False, apart), doctor.keeps_apart(together, True, apart)):
+        assert found.level == "ok" and mode in found.message and "memory is watched" in found.message
+    alone = doctor.keeps_apart(together, False, together)
+    assert alone.level == "warn" and "watched" not in alone.message
 
 
 def test_the_doctor_speaks_plain_lines_and_json_without_a_server(shoal: Shoal) -> None:

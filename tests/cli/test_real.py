@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -310,3 +311,20 @@ def test_run_starts_the_server_when_none_runs(shoal: Shoal) -> None:
         assert ran.code == 0 and "worker-0 | hello" in ran.out and "http://127.0.0.1:" in ran.err
     finally:
         assert shoal("server", "stop").code == 0
+
+
+def test_stacks_are_printed_with_the_rank_before_each_line_or_as_json(served: Shoal) -> None:
+    job = submitted(served, "--", sys.executable, "-uc", "import time; print('up'); time.sleep(600)")
+    follower = served.start("logs", job, "--follow")
+    assert follower.stdout is not None and "up" in follower.stdout.readline()
+    plain = served("stacks", job, "0")
+    assert plain.code == 0 and "<module> (<string>:1)" in plain.out, plain.err
+    assert all(line.startswith("worker-0 | ") for line in plain.lines)
+    told = json.loads(served("stacks", job, "--json").out)
+    assert list(told) == ["worker-0"] and "<module> (<string>:1)" in told["worker-0"]
+    assert served("stacks", job, "--timeout", "soon").code == 2
+    served("stop", job, "--force")
+    assert follower.wait(60) == 0
+    wait_for(served, job, "stopped")
+    ended = served("stacks", job)
+    assert ended.code != 0 and "the job is stopped" in ended.err

@@ -129,6 +129,40 @@ def test_stopping_ends_a_running_job(real: Api) -> None:
     assert job.message == "enough"
 
 
+WAITING = """
+import time
+def waiting_for_the_moon():
+    print("up", flush=True)
+    time.sleep(600)
+waiting_for_the_moon()
+"""
+
+
+def test_the_stacks_of_running_ranks_are_told_and_of_no_others(real: Api) -> None:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    job = python(WAITING, workers=2, env={"PATH": path}).submit(real)
+    lines = job.logs(follow=True)
+    assert {next(lines).text for _ in range(2)} == {"up"}
+    found = job.stacks()
+    assert found.keys() == {"worker-0", "worker-1"}
+    assert all("waiting_for_the_moon" in text for text in found.values()), found
+    assert job.stacks([1]).keys() == {"worker-1"}
+    with pytest.raises(NotFound, match="has no rank 'server-0'"):
+        job.stacks("server-0")
+    job.stop(force=True).wait(60)
+    with pytest.raises(Conflict, match="the job is stopped"):
+        job.stacks()
+
+
+def test_the_stacks_of_a_python_below_a_shell_are_told_too(real: Api) -> None:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    words = ["/bin/sh", "-c", '"$0" -uc "$1"; true', sys.executable, WAITING]
+    job = shoal.CommandJob(words, env={"PATH": path}).submit(real)
+    assert next(job.logs(follow=True)).text == "up"
+    assert "waiting_for_the_moon" in job.stacks(0)["worker-0"]
+    job.stop(force=True).wait(60)
+
+
 def test_the_same_key_is_one_job(real: Api) -> None:
     first, second = (python("pass", key="only-once").submit(real) for _ in range(2))
     assert first.id == second.id

@@ -60,6 +60,13 @@ def test_launch_says_what_the_ranks_run_in_and_what_pip_is_told(world: World) ->
     assert world.gangs.launch(running(world), "sim-0")["environment"] is None
 
 
+def test_launch_says_how_old_an_interpreter_may_be_where_something_of_shoal_runs_in_it(world: World) -> None:
+    cases = (("pytorch", None, "3.10"), ("pytorch", "native", ""), ("command", None, ""))
+    for framework, strategy, oldest in cases:
+        key = running(world, environment="/usr/bin/python3", framework=framework, strategy=strategy)
+        assert world.gangs.launch(key, "sim-0")["environment"]["oldest"] == oldest
+
+
 def test_what_ranks_wait_for_is_said_by_the_job_until_they_start(world: World) -> None:
     key = running(world, workers=2)
     waits = {"event": "preparing", "incarnation": 0, "message": "building environment x on sim-0"}

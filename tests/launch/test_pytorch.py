@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from shoal._lib.ports import free_ports
 from shoal.contract import Process
 from shoal.job.spec import parse
 from shoal.launch import Launcher
 from shoal.launch.conformance import LauncherContract, render
 from shoal.launch.pytorch import PyTorch
-from shoal.train.wire.ports import free_ports
 
 from .golden import check
 

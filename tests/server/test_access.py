@@ -79,6 +79,7 @@ JOB_ROUTES: list[tuple[str, str, Any]] = [
     ("GET", "/jobs/{id}/code", None),
     ("GET", "/jobs/{id}/code/file?path=x", None),
     ("POST", "/jobs/{id}/stop", {}),
+    ("POST", "/jobs/{id}/stacks", {}),
     ("DELETE", "/jobs/{id}", None),
 ]
 

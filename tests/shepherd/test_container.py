@@ -1,7 +1,9 @@
-"""The commands that run ranks in an image. Rendered only: a real podman is no part of the test machine."""
+"""The commands that run ranks in an image, and what their ends mean. A real podman is no part of the test machine."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from shoal.contract import Environment, Process, Task
 from shoal.shepherd import container
 from shoal.shepherd.container import Containers, find_program, mounts_of, pull_words
+from tests.shepherd.flock import Flock
 
 RANK = Process(
     "worker-0",
@@ -90,3 +93,38 @@ def test_both_ends_of_the_librarys_link_are_seen(tmp_path: Path) -> None:
     (tmp_path / "library" / "shoal").symlink_to(tmp_path / "package")
     task = Task("", None, "j1-1", "", "n", "h", "/g", "/w", [], 1, library=str(tmp_path / "library"))
     assert mounts_of(task, [Path("/w")]) == ["/w", f"{tmp_path}/library:ro", f"{tmp_path}/package:ro"]
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("memory", "exits", "oom"), [(1 << 30, 137, True), (None, 137, False), (1 << 30, 1, False)], ids=str
+)
+def test_a_container_with_a_limit_that_was_killed_inside_was_out_of_memory(
+    flock: Callable[..., Flock],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    memory: int | None,
+    exits: int,
+    oom: bool,
+) -> None:
+    program = tmp_path / "bin" / "podman"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\ntest "$1" != run || exit {exits}\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    herd = flock(Process("worker-0", ["train"], {}, memory=memory))
+    herd.server.environment = Environment("image", "image://team/train:1", image="team/train:1").to_dict()
+    shepherd = herd.launch()
+    [end] = herd.ended(1)
+    assert (end["exit_code"], end["oom"]) == (exits, oom)
+    assert ("most likely for memory" in (end["message"] or "")) is oom
+    assert herd.leave(shepherd) == 0
+
+
+@pytest.mark.real
+def test_a_program_that_is_no_container_may_exit_with_137_for_its_own_reasons(flock: Callable[..., Flock]) -> None:
+    herd = flock(Process("worker-0", ["/bin/sh", "-c", "exit 137"], {}, memory=1 << 30))
+    shepherd = herd.launch()
+    [end] = herd.ended(1)
+    assert (end["exit_code"], end["oom"]) == (137, False)
+    assert herd.leave(shepherd) == 0

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from shoal._lib import process
+from shoal._lib.pythons import own
 from shoal._lib.venvs import Venvs
 from shoal.contract import Environment, Process
 from shoal.shepherd.environment import Outfit
@@ -107,6 +108,20 @@ def test_a_prefix_that_exists_is_used_as_it_is(flock: MakeFlock, tmp_path: Path)
     herd.ended(1)
     mine = str(tmp_path / "mine")
     assert herd.server.lines("worker-0") == [mine, f"{mine}/bin", mine]
+    assert herd.leave(shepherd) == 0
+
+
+def test_an_interpreter_that_is_too_old_ends_the_job_before_the_script_runs_with_both_versions(
+    flock: MakeFlock,
+) -> None:
+    herd = flock(Process("worker-0", [sys.executable, "-c", SHOW], {}))
+    herd.server.environment = Environment("path", sys.executable, path=sys.executable, oldest="3.99").to_dict()
+    shepherd = herd.launch()
+    until(lambda: herd.server.kinds("failed_start"), 20, herd.journal())
+    message = herd.server.kinds("failed_start")[0]["message"]
+    assert message.startswith(f"environment {sys.executable} is Python {own()}") and "needs Python 3.99" in message
+    assert "name a newer one" in message
+    assert herd.server.lines("worker-0") == [] and not herd.server.kinds("started")
     assert herd.leave(shepherd) == 0
 
 

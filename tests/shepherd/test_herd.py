@@ -250,6 +250,16 @@ def test_stacks_without_py_spy_say_what_to_install(flock: Make) -> None:
     until(lambda: any("pip install py-spy" in line for line in gang.server.lines("worker-0")))
 
 
+def test_stacks_are_written_for_those_that_are_named_and_end_with_the_mark(flock: Make) -> None:
+    sleeping = "exec /bin/sleep 1000"
+    gang = flock(*(shell(f"worker-{n}", sleeping, env={"PATH": "/nowhere"}) for n in range(2)))
+    gang.launch()
+    until(lambda: len(gang.server.kinds("started")) == 2)
+    gang.server.direct("stacks", ranks=["worker-1"], mark="7f3k")
+    until(lambda: gang.server.lines("worker-1")[-1:] == ["[stacks of worker-1] end of 7f3k"])
+    assert gang.server.lines("worker-0") == []
+
+
 def test_sigterm_to_the_shepherd_stops_the_ranks_and_still_reports(flock: Make) -> None:
     gang = flock(shell("worker-0", "trap 'echo bye; exit 4' TERM; echo ready; while :; do sleep 0.05; done"))
     shepherd = gang.launch()

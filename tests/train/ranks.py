@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from shoal._lib.ports import free_ports
 from shoal.strategy import parse
 from shoal.train.api import Setting
 from shoal.train.group.api import Group
 from shoal.train.seeing import Seeing
-from shoal.train.wire.ports import free_ports
 from shoal.train.world import Peer, World
 
 T = TypeVar("T")

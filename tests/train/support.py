@@ -24,9 +24,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shoal import contract
+from shoal._lib.ports import free_ports
 from shoal.contract import Member, Roster
 from shoal.strategy import parse
-from shoal.train.wire.ports import free_ports
 from shoal.train.world import PORT, SERVER, WORKER
 
 REPOSITORY = Path(__file__).parents[2]

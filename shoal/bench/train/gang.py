@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from shoal import contract
+from shoal._lib.ports import free_ports
 from shoal.contract import Member, Roster
-from shoal.train.wire.ports import free_ports
 
 LIMIT = 180.0  # seconds for one measurement
 GRACE = 10.0  # seconds a server has to end

@@ -17,7 +17,7 @@ from statistics import median
 import torch
 from torch.distributed import rpc
 
-from shoal.train.wire.ports import free_ports
+from shoal._lib.ports import free_ports
 
 WORKERS = 2
 RATE = 2.0**-10

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from shoal._lib.ports import free_ports
 from shoal.train.ps.place import Place
 from shoal.train.ps.serve import ParameterService
 from shoal.train.wire.host import Host
-from shoal.train.wire.ports import free_ports
 from tests.train.ps.by_hand import Hand, all_equal, layout_of, place_of, serving
 from tests.train.ps.test_serve import wait_until
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from shoal._lib.ports import free_ports
 from shoal.strategy import parse
 from shoal.train.api import Setting
 from shoal.train.finite import Finite
@@ -22,7 +23,6 @@ from shoal.train.ps.serve import ParameterService
 from shoal.train.seeing import Seeing
 from shoal.train.strategies import SYNCHRONISERS
 from shoal.train.wire.host import Host
-from shoal.train.wire.ports import free_ports
 from shoal.train.world import Peer, World
 
 T = TypeVar("T")

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import socket
 from contextlib import suppress
-
-from shoal.train.errors import TrainError
+from typing import List
 
 PORTS = range(20_000, 32_000)  # Linux gives those above to calls that go out: one of them may be taken meanwhile
 TRIES = 50
 
 
-def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
-    """So many that nobody listens at now, all different."""
-    found: list[int] = []
+def free_ports(count: int, host: str = "127.0.0.1") -> List[int]:
+    """So many that nobody listens at now, all different; OSError when there are not so many."""
+    found: List[int] = []
     for port in [*random.SystemRandom().sample(PORTS, TRIES + count), *[0] * count]:
         if len(found) == count:
             return found
@@ -22,5 +22,5 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
             probe.bind((host, port))
             found.append(int(probe.getsockname()[1]))
     if len(found) < count:
-        raise TrainError(f"this machine has no {count} free ports at {host}: look at what listens there")
+        raise OSError(errno.EADDRINUSE, f"this machine has no {count} free ports at {host}: look at what listens there")
     return found
