@@ -24,6 +24,7 @@ NAMES = {
         "show",
         "logs",
         "why",
+        "stacks",
         "stop",
         "rm",
         "clone",

@@ -61,6 +61,16 @@ def test_run_leaves_with_the_exit_code_of_the_job(served: Shoal, folder: Path) -
     assert ran.code == 7 and "failed" in ran.lines[-1] and "shoal logs" in ran.lines[-1]
 
 
+def test_a_script_with_its_own_names_for_rank_and_peers_is_told_by_variables(served: Shoal) -> None:
+    told = ("--env", "PROCESS_ID={rank}", "--env", "CLUSTER={cluster}", "--env", "MASTER={first_address} {first_port}")
+    ran = served("run", "--quiet", "--workers", "2", *told, "--", "sh", "-c", 'echo "$PROCESS_ID $MASTER $CLUSTER"')
+    assert ran.code == 0, ran.err
+    words = sorted(line.partition(" | ")[2].split(" ") for line in ran.lines)
+    assert [word[0] for word in words] == ["0", "1"] and words[0][1:] == words[1][1:]
+    hosts = json.loads(words[0][3])["worker"]
+    assert len(hosts) == 2 and hosts[0] == f"{words[0][1]}:{words[0][2]}"
+
+
 def test_a_quiet_run_prints_the_jobs_lines_and_nothing_else(served: Shoal) -> None:
     ran = served("run", "--quiet", "--", "echo", "hello")
     assert (ran.code, ran.out, ran.err) == (0, "worker-0 | hello\n", "")
