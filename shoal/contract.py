@@ -168,6 +168,7 @@ class Process:
     memory: Optional[int] = None  # bytes
     cpu: Optional[float] = None  # cores; a weight unless cpu_quota
     cpu_quota: bool = False
+    session: bool = False  # leads a session of its own, not only a process group
 
     def to_dict(self) -> Dict[str, Any]:
         return asdict(self)

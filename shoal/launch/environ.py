@@ -44,6 +44,7 @@ def make(
     facts: Mapping[str, str],
     processes: int,
     words: Mapping[str, str] = MappingProxyType({}),
+    session: bool = False,
 ) -> Process:
     """One rank. What stands for the roster in the user's variables is filled in, as in arguments. The slot's CPU and
     memory are shared out evenly among its `processes`, memory rounded down: together they never get more than the slot
@@ -57,6 +58,7 @@ def make(
         memory=None if asked.memory is None else asked.memory // processes,
         cpu=None if asked.cpu is None else asked.cpu / processes,
         cpu_quota=asked.cpu_quota,
+        session=session,
     )
 
 

@@ -52,6 +52,7 @@ class Paddle:
             defaults=environ.loopback(roster),
             facts=facts,
             processes=self.processes_per_slot(role),
+            session=True,  # as under paddle.distributed.launch; in one session its ranks are slower by a twelfth
         )
 
 

@@ -55,9 +55,10 @@ class Rank:
         what = self.what
         self._group = cgroup.make(group_name, memory=what.memory, cpu=what.cpu, quota=what.cpu_quota)
         self._ear, self._mouth = os.pipe()
-        self._again = partial(spawn, what.argv, env, cwd, self._mouth)
+        self._again = partial(spawn, what.argv, env, cwd, self._mouth, session=what.session)
         try:
-            self._birth = begin(what.argv, env, cwd, self._mouth, self._group.doors if self._group else ())
+            doors = self._group.doors if self._group else ()
+            self._birth = begin(what.argv, env, cwd, self._mouth, doors, what.session)
         except BaseException:
             self._abandon()
             raise

@@ -44,7 +44,9 @@ class Birth:
         return self._pid
 
 
-def begin(argv: Sequence[str], env: Dict[str, str], cwd: str, output: int, doors: Sequence[str]) -> Birth:
+def begin(
+    argv: Sequence[str], env: Dict[str, str], cwd: str, output: int, doors: Sequence[str], session: bool = False
+) -> Birth:
     """Forks. Entering a cgroup takes many milliseconds, so several births may be under way at once."""
     path = _find(argv[0], env.get("PATH", os.defpath), cwd)
     if "\0" in "".join([*argv, *env, *env.values()]):
@@ -55,6 +57,7 @@ def begin(argv: Sequence[str], env: Dict[str, str], cwd: str, output: int, doors
     try:
         pid = os.fork()
         if pid == 0:
+            (os.setsid if session else _lead_group)()
             _become(path, list(argv), env, cwd, output, handles, mouth, parent)
     except BaseException:
         os.close(ear)
@@ -66,9 +69,22 @@ def begin(argv: Sequence[str], env: Dict[str, str], cwd: str, output: int, doors
     return Birth(pid, ear, argv[0], cwd)
 
 
-def spawn(argv: Sequence[str], env: Dict[str, str], cwd: str, output: int, doors: Sequence[str] = ()) -> int:
+def spawn(
+    argv: Sequence[str],
+    env: Dict[str, str],
+    cwd: str,
+    output: int,
+    doors: Sequence[str] = (),
+    session: bool = False,
+) -> int:
     """`begin` and `confirm` in one."""
-    return begin(argv, env, cwd, output, doors).confirm()
+    return begin(argv, env, cwd, output, doors, session).confirm()
+
+
+def _lead_group() -> None:
+    """Not a session, unless the launcher wants one: the kernel's autogroups share out the CPU by sessions, and ranks
+    that wake each other at every step are slower across them (TensorFlow by a tenth on two cores)."""
+    os.setpgid(0, 0)
 
 
 def _become(
@@ -76,9 +92,6 @@ def _become(
 ) -> NoReturn:
     stage = "exec"
     try:
-        # Not a session: the kernel's autogroups share out the CPU by sessions, and ranks that wake each other at every
-        # step are slower across them (TensorFlow by a tenth on two cores). Ours has no terminal either way.
-        os.setpgid(0, 0)
         process.die_with_parent(signal.SIGKILL)
         if os.getppid() != parent:  # it died before the line above
             os._exit(_NO_PROGRAM)

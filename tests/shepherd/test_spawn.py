@@ -31,6 +31,15 @@ def test_a_process_leads_its_own_group_in_the_session_of_its_parent_and_has_no_i
     assert output.decode().strip() == f"True {os.getsid(0)} '' {tmp_path}"
 
 
+def test_a_process_leads_a_session_where_that_is_wished(tmp_path: Path) -> None:
+    ear, mouth = os.pipe()
+    pid = spawn([sys.executable, "-c", "import os; print(os.getsid(0))"], {}, str(tmp_path), mouth, session=True)
+    os.close(mouth)
+    with open(ear, "rb") as file:
+        assert int(file.read()) == pid
+    assert os.waitpid(pid, 0)[1] == 0
+
+
 def test_a_program_is_looked_for_on_the_path_of_the_rank(tmp_path: Path) -> None:
     program = tmp_path / "bin" / "mine"
     program.parent.mkdir()
