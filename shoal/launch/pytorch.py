@@ -60,6 +60,7 @@ class PyTorch:
             defaults=_defaults(roster, world),
             facts=facts,
             processes=self.processes_per_slot(role),
+            session=True,  # as under torchrun; in one session its ranks are slower by a twentieth
         )
 
 
