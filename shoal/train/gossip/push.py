@@ -3,7 +3,9 @@
 At a turn a worker keeps one share of its values and of its weight and sends one to each neighbour; whoever receives one
 adds it. The model is x/w. Invariant: Σx and Σw, with what is under way, are conserved, because a share counts as sent
 only when it was answered for: each carries a number, and after a broken link the sender asks which number arrived last
-and takes the share back if it did not. Cost: M bytes for each neighbour and turn.
+and takes the share back if it did not. From one who is gone only the weight comes back (`Replica.regain`): it took
+seconds to find out, and the values of then would undo what was learned since. Cost: M bytes for each neighbour and
+turn.
 
 A slow worker would gather the mass of all fast ones (its w would grow with every push it gets between two of its own,
 theirs would shrink, and with w the effective rate changes). So it takes no more than TAKES from each between two steps
@@ -70,7 +72,7 @@ class Push:
         flats = piece[1] if piece else self._parcels.setdefault(rank, Parcel(replica.layout)).flats
         weight = self._give(flats, part, squeezed=piece is None)
         self._numbers[rank] = number
-        arrived = False
+        arrived, gone = False, False
         try:
             meta = {
                 "kind": KIND,
@@ -85,10 +87,13 @@ class Push:
                 done = self.space.ask(rank, meta, self._coded(flats))
             arrived = bool(done["kind"] == KIND)
         except PeerLost:
-            arrived = self._arrived_after_all(rank, number)
+            last_there = self._last_there(rank)
+            arrived, gone = last_there >= number, last_there < 0
             raise
         finally:
-            if not arrived:
+            if gone:
+                replica.regain(flats, weight)
+            elif not arrived:
                 replica.receive(flats, weight)
         return arrived
 
@@ -108,11 +113,11 @@ class Push:
         coded = flats if self.squeeze is None else [self.squeeze.halve(one) for one in flats]
         return [one.view(torch.uint8).numpy().data for one in coded]
 
-    def _arrived_after_all(self, rank: int, number: int) -> bool:
-        """The link broke. If the neighbour is there all the same, it knows what came; if not, its sums are gone."""
+    def _last_there(self, rank: int) -> int:
+        """The link broke. If the neighbour is there all the same, it knows which number came last; -1 if it is gone."""
         meta = {"kind": LAST, "room": self.space.name, "start": self.space.mesh.members.start}
         answer = self.space.mesh.try_ask(rank, meta, reach=0.5)
-        return answer is not None and int(answer.get("number", 0)) >= number
+        return -1 if answer is None else int(answer.get("number", 0))
 
     def handle(self, rank: int, meta: Meta, payload: memoryview) -> tuple[Meta, Sequence[Buffer]]:
         start = int(meta["start"])

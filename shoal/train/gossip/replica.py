@@ -118,3 +118,14 @@ class Replica:
             torch._foreach_add_(self.x, share)
             self.weight += weight
             self.version += 1
+
+    def regain(self, share: Flats, weight: float) -> None:
+        """Takes the weight of a share back that was long under way to one who is gone: with the values that are here
+        now; with its own only where everything else has been given away."""
+        with self.lock:
+            if self.weight > 0.0:
+                torch._foreach_mul_(self.x, 1.0 + weight / self.weight)
+            else:
+                torch._foreach_add_(self.x, share)
+            self.weight += weight
+            self.version += 1

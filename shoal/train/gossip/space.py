@@ -107,10 +107,9 @@ class Space:
 
     def finish(self) -> None:
         self.couriers.wait(GRACE)
+        self.replica.step()  # what this worker ends with; what comes later belongs to those who go on
         self.mode.part()
         self.couriers.close(GRACE)
-        if self.replica.weight > 0.0:
-            self.replica.step()
 
     def close(self) -> None:
         self.slots.close()

@@ -16,7 +16,7 @@ from torch.optim import SGD, Optimizer
 
 from shoal.errors import BadSpec
 from shoal.train import house
-from shoal.train.errors import Disagreement, WaitedTooLong
+from shoal.train.errors import Disagreement, PeerLost, WaitedTooLong
 from shoal.train.gossip import mesh as mesh_module
 from shoal.train.gossip import start
 from shoal.train.gossip.mesh import Mesh
@@ -425,6 +425,50 @@ def test_a_share_that_nobody_took_comes_back() -> None:
         workers[0].space.couriers.close(LIMIT)
         assert workers[0].space.replica.weight == 1.0
         assert workers[0].space.replica.x[0][0] == 8.0
+
+
+def test_a_share_to_one_who_is_gone_undoes_nothing_when_it_comes_back_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes seconds to find out that a neighbour cannot be reached; meanwhile the training goes on, and may end."""
+    with running("gossip:mode=push", worlds(2), range(2)) as workers:
+        workers.pop(1).die()
+        (worker,) = workers
+        tried, found_out = threading.Event(), threading.Event()
+
+        def no_answer(*_: object) -> None:
+            tried.set()
+            found_out.wait(LIMIT)
+            raise PeerLost("worker-1 is gone")
+
+        monkeypatch.setattr(worker.space.mesh, "ask", no_answer)
+        monkeypatch.setattr(worker.space, "step", worker.space.replica.step)
+        worker.space.couriers.begin([1])
+        assert tried.wait(LIMIT)
+        worker.train(4, 1.0)
+        found_out.set()
+        worker.space.couriers.wait(LIMIT)
+        assert worker.space.replica.weight == 1.0
+        worker.space.replica.step()
+        assert float(worker.model.parts[0].detach()[0]) == 4.0  # 8, and four steps
+
+
+def test_what_comes_back_after_the_last_exchange_is_not_the_model() -> None:
+    with running("gossip:mode=push", worlds(2), range(2)) as workers:
+        first = workers[0]
+        for worker in workers:
+            worker.train(1, 0.0)
+            worker.space.couriers.wait(LIMIT)
+        late = first.space.replica.layout.empty()
+        weight = first.space.replica.give(0.25, late)
+        part = first.space.mode.part
+
+        def part_and_come_back() -> None:
+            part()
+            assert first.space.replica.weight == 0.0, "everything is worker-1's now"
+            first.space.replica.regain([torch.zeros_like(one) for one in late], weight)
+
+        first.space.mode.part = part_and_come_back  # type: ignore[method-assign]
+        first.space.finish()
+        assert float(first.model.parts[0].detach()[0]) == 8.0
 
 
 def test_a_share_whose_answer_was_lost_does_not_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
